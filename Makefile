@@ -1,0 +1,95 @@
+# Every way to build, check and run Tailrace. `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+V1 := services/tailrace/v1/__init__.py
+UV_VERSION := 0.13.7
+
+# How many seeds `make sim` tries, or the one to replay; `TRACE=1` prints each step.
+SEEDS ?=
+SEED ?=
+TRACE ?=
+# How long `make fuzz` looks for bad bytes.
+SECONDS ?= 60
+# How many processes share the tests.
+WORKERS ?= 2
+
+PYTEST := $(BIN)/python -m pytest
+SIM_ENV := $(if $(SEEDS),TAILRACE_SEEDS=$(SEEDS)) $(if $(SEED),TAILRACE_SEED=$(SEED)) $(if $(TRACE),TAILRACE_TRACE=$(TRACE))
+TEST_FOLDERS := $(wildcard tests/unit tests/simulation tests/integration)
+# The modules that coverage must not miss a line of: the pure ones of the import contract.
+PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/retention.py,*/log/commit.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup proto format lint lint-fast test sim integration cover bench fuzz demo lock clean
+
+help:  ## list the targets
+	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with everything in requirements.lock (PYTHON=python3.12 picks one)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Tailrace needs Python 3.11 or newer, and '$(PYTHON)' is not: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+proto: $(V1)  ## generate services/tailrace/v1 from proto/ (the package build does the same)
+
+$(V1): $(wildcard proto/tailrace/v1/*.proto) hatch_build.py | $(STAMP)
+	$(BIN)/python hatch_build.py
+
+format: $(STAMP)  ## let ruff and buf rewrite what they can
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/buf format -w proto
+
+lint: lint-fast  ## check style, types, layers, protocol and spelling
+	$(BIN)/mypy
+	$(BIN)/codespell
+
+lint-fast: $(V1)  ## the quick half of lint, which pre-commit runs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/buf lint proto
+	$(BIN)/buf format -d --exit-code proto
+
+test: $(V1)  ## run all tests that need nothing but this machine
+	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) -m "not e2e" $(TEST_FOLDERS)
+
+sim: $(V1)  ## run the simulations (SEEDS=1000 for more, SEED=7 TRACE=1 to replay one)
+	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) tests/simulation
+
+integration: $(V1)  ## run the tests with real processes and disks
+	$(PYTEST) -q tests/integration
+
+cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
+	$(PYTEST) -q -n $(WORKERS) -m "not e2e" --cov --cov-report= $(TEST_FOLDERS)
+	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
+	$(BIN)/coverage report --fail-under=85
+
+bench: $(V1)  ## measure the log against bare system calls
+	$(BIN)/python tests/bench/bench_log.py
+
+fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
+	$(BIN)/python tests/fuzz/fuzz_batch.py -max_total_time=$(SECONDS)
+
+demo: $(V1)  ## show the log at work: write, crash, recover, look up, compact, dump
+	$(BIN)/tailrace demo
+
+lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
+	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
+	build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
+
+clean:  ## remove all that was made, .venv too
+	rm -rf $(VENV) build dist services/tailrace/v1 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	find services tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,69 @@
+"""The `tailrace` command: joins the command groups and turns errors into one sentence.
+
+It knows no more of a group than its Typer app. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
+after Ctrl-C; a group may add its own and says so in its help.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from tailrace import __version__
+from tailrace.errors import InvariantViolation, TailraceError
+
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="tailrace",
+    help="Tailrace, a replicated log.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line and exit the process with its code."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except InvariantViolation:
+        # Our own bug: the traceback is what its report needs.
+        raise
+    except (TailraceError, OSError) as error:
+        typer.echo(f"tailrace: {_sentence(error)}", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Tailrace, a replicated log."""
+
+
+def _sentence(error: TailraceError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        return ": ".join([*names, error.strerror])
+    return str(error) or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,412 @@
+"""The settings of a log and of a data folder: names, units, limits, defaults.
+
+Settings come as text under Kafka's names; in here they are typed values with their unit in the
+field's name. Nothing reads a file or the environment here. Invariant: a LogConfig or FolderConfig
+that exists is within its limits, however it was made.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, Final, Protocol, TypeVar
+
+from tailrace.errors import InvalidConfig
+
+UNLIMITED: Final = -1
+LOG_DIRS_MAX: Final = 64
+SHOWN_CHARACTERS_MAX: Final = 120
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
+_GIB: Final = 1024 * _MIB
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+class CleanupPolicy(StrEnum):
+    """What happens to old records: dropped by age and size, by key, or both."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+    DELETE_AND_COMPACT = "delete,compact"
+
+    @property
+    def deletes(self) -> bool:
+        return self is not CleanupPolicy.COMPACT
+
+    @property
+    def compacts(self) -> bool:
+        return self is not CleanupPolicy.DELETE
+
+
+class Flush(StrEnum):
+    """When appended data is forced to the disk: by the page cache, or before it is reported."""
+
+    NONE = "none"
+    ACK = "ack"
+
+
+class TimestampType(StrEnum):
+    """Whose time a record bears: that of its producer or that of the log."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How one log keeps its records. -1 (UNLIMITED) in a retention means: never."""
+
+    segment_bytes: int = _GIB
+    segment_ms: int = 7 * _DAY_MS
+    segment_index_bytes: int = 10 * _MIB
+    index_interval_bytes: int = 4 * _KIB
+    max_message_bytes: int = 8 * _MIB
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = UNLIMITED
+    cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    delete_retention_ms: int = _DAY_MS
+    min_compaction_lag_ms: int = 0
+    min_cleanable_dirty_ratio: float = 0.5
+    flush: Flush = Flush.NONE
+    producer_id_expiration_ms: int = _DAY_MS
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+
+    def __post_init__(self) -> None:
+        _require_allowed(self, _LOG_SETTINGS)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
+        """Return `base` (the defaults) with `settings` applied; InvalidConfig when one is bad.
+
+        A topic's name (`retention.ms`) goes before a broker's (`log.retention.ms`), and a finer
+        unit before a coarser one (`.ms`, `.minutes`, `.hours`); all of them must be good.
+        """
+        return _changed(base or cls(), _read(settings, _LOG_SETTINGS))
+
+    def settings(self) -> dict[str, str]:
+        """Return all settings under their topic-level names: `from_settings` gives this back."""
+        return _written(self, _LOG_SETTINGS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderConfig:
+    """How a broker uses its data folders and what all logs in them share."""
+
+    log_dirs: tuple[str, ...] = ("data",)
+    num_recovery_threads_per_data_dir: int = 1
+    open_files_max: int = 512
+    index_cache_bytes: int = 64 * _MIB
+    cleaner_dedupe_buffer_bytes: int = 128 * _MIB
+
+    def __post_init__(self) -> None:
+        _require_allowed(self, _FOLDER_SETTINGS)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, str], base: FolderConfig | None = None
+    ) -> FolderConfig:
+        """Return `base` (the defaults) with `settings` applied; InvalidConfig when one is bad."""
+        return _changed(base or cls(), _read(settings, _FOLDER_SETTINGS))
+
+    def settings(self) -> dict[str, str]:
+        return _written(self, _FOLDER_SETTINGS)
+
+
+def broker_configs(settings: Mapping[str, str]) -> tuple[FolderConfig, LogConfig]:
+    """Split the settings of a broker into those of its folders and its logs' defaults."""
+    values = _read(settings, _FOLDER_SETTINGS + _LOG_SETTINGS)
+    of_folder = {setting.field for setting in _FOLDER_SETTINGS}
+    return (
+        _changed(FolderConfig(), {name: values[name] for name in values if name in of_folder}),
+        _changed(LogConfig(), {name: values[name] for name in values if name not in of_folder}),
+    )
+
+
+class _Dataclass(Protocol):
+    """Any dataclass. Its fields are checked when it is made, by the domains of their settings."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+C = TypeVar("C", bound=_Dataclass)
+
+
+class _Domain(Protocol):
+    """The values a setting can have. `parse` raises ValueError; `allows` takes any object."""
+
+    def parse(self, text: str) -> object: ...
+
+    def allows(self, value: object) -> bool: ...
+
+    def __str__(self) -> str:
+        """Say which values are allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A whole number in a range; -1 too where it means that there is no limit."""
+
+    low: int
+    high: int
+    unlimited: bool = False
+
+    def parse(self, text: str) -> int:
+        if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) is None:
+            raise ValueError
+        return int(text)
+
+    def allows(self, value: object) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return self.low <= value <= self.high or (self.unlimited and value == UNLIMITED)
+
+    def __str__(self) -> str:
+        allowed = f"a whole number from {self.low} to {self.high}"
+        return f"{allowed}, or -1 for no limit" if self.unlimited else allowed
+
+    def counted_in(self, factor: int) -> _Whole:
+        """Return the same range in larger units."""
+        return _Whole(-(-self.low // factor), self.high // factor, self.unlimited)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    def parse(self, text: str) -> float:
+        if re.fullmatch(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?", text, re.ASCII) is None:
+            raise ValueError
+        return float(text)
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, int | float) and 0 <= value <= 1
+
+    def __str__(self) -> str:
+        return "a number from 0 to 1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    options: type[StrEnum]
+
+    def parse(self, text: str) -> StrEnum:
+        return self.options(text)
+
+    def allows(self, value: object) -> bool:
+        return isinstance(value, self.options)
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(repr(str(option)) for option in self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy(_Choice):
+    """Like a choice, but the two parts of a combination may come in any order."""
+
+    def parse(self, text: str) -> StrEnum:
+        parts = {part.strip() for part in text.split(",")}
+        return self.options(",".join(sorted(parts, reverse=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """One or more folders, separated by commas."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(","))
+
+    def allows(self, value: object) -> bool:
+        return (
+            isinstance(value, tuple)
+            and 0 < len(value) <= LOG_DIRS_MAX
+            and len(set(value)) == len(value)
+            and all(_is_path(part) for part in value)
+        )
+
+    def __str__(self) -> str:
+        return f"1 to {LOG_DIRS_MAX} different folders, separated by commas"
+
+
+def _is_path(value: object) -> bool:
+    return (
+        isinstance(value, str)
+        and value == value.strip() != ""
+        and "," not in value
+        and "\0" not in value
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alias:
+    """Another name of a setting; its number counts in units of `factor`."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    name: str
+    field: str
+    domain: _Domain
+    aliases: tuple[_Alias, ...] = ()
+
+
+_LOG_SETTINGS: Final = (
+    _Setting(
+        "segment.bytes", "segment_bytes", _Whole(_KIB, _INT32_MAX), (_Alias("log.segment.bytes"),)
+    ),
+    _Setting(
+        "segment.ms",
+        "segment_ms",
+        _Whole(1, _INT64_MAX),
+        (
+            _Alias("log.segment.ms"),
+            _Alias("log.roll.ms"),
+            _Alias("log.roll.hours", _HOUR_MS),
+        ),
+    ),
+    _Setting(
+        "segment.index.bytes",
+        "segment_index_bytes",
+        _Whole(64, _GIB),
+        (_Alias("log.index.size.max.bytes"),),
+    ),
+    _Setting(
+        "index.interval.bytes",
+        "index_interval_bytes",
+        _Whole(0, _GIB),
+        (_Alias("log.index.interval.bytes"),),
+    ),
+    _Setting(
+        "max.message.bytes", "max_message_bytes", _Whole(1, _GIB), (_Alias("message.max.bytes"),)
+    ),
+    _Setting(
+        "retention.ms",
+        "retention_ms",
+        _Whole(0, _INT64_MAX, unlimited=True),
+        (
+            _Alias("log.retention.ms"),
+            _Alias("log.retention.minutes", _MINUTE_MS),
+            _Alias("log.retention.hours", _HOUR_MS),
+        ),
+    ),
+    _Setting(
+        "retention.bytes",
+        "retention_bytes",
+        _Whole(0, _INT64_MAX, unlimited=True),
+        (_Alias("log.retention.bytes"),),
+    ),
+    _Setting(
+        "cleanup.policy", "cleanup_policy", _Policy(CleanupPolicy), (_Alias("log.cleanup.policy"),)
+    ),
+    _Setting(
+        "delete.retention.ms",
+        "delete_retention_ms",
+        _Whole(0, _INT64_MAX),
+        (_Alias("log.cleaner.delete.retention.ms"),),
+    ),
+    _Setting(
+        "min.compaction.lag.ms",
+        "min_compaction_lag_ms",
+        _Whole(0, _INT64_MAX),
+        (_Alias("log.cleaner.min.compaction.lag.ms"),),
+    ),
+    _Setting(
+        "min.cleanable.dirty.ratio",
+        "min_cleanable_dirty_ratio",
+        _Share(),
+        (_Alias("log.cleaner.min.cleanable.ratio"),),
+    ),
+    _Setting("flush", "flush", _Choice(Flush), (_Alias("log.flush"),)),
+    _Setting("producer.id.expiration.ms", "producer_id_expiration_ms", _Whole(1, _INT64_MAX)),
+    _Setting(
+        "message.timestamp.type",
+        "message_timestamp_type",
+        _Choice(TimestampType),
+        (_Alias("log.message.timestamp.type"),),
+    ),
+)
+
+_FOLDER_SETTINGS: Final = (
+    _Setting("log.dirs", "log_dirs", _Paths(), (_Alias("log.dir"),)),
+    _Setting(
+        "num.recovery.threads.per.data.dir", "num_recovery_threads_per_data_dir", _Whole(1, 64)
+    ),
+    _Setting("open.files.max", "open_files_max", _Whole(16, 1_000_000)),
+    _Setting("index.cache.bytes", "index_cache_bytes", _Whole(_KIB, 64 * _GIB)),
+    _Setting(
+        "log.cleaner.dedupe.buffer.size", "cleaner_dedupe_buffer_bytes", _Whole(_KIB, 64 * _GIB)
+    ),
+)
+
+
+def _read(settings: Mapping[str, str], known: tuple[_Setting, ...]) -> dict[str, object]:
+    """Return the values of the fields that `settings` names."""
+    names = {
+        alias.name: (setting, alias)
+        for setting in known
+        for alias in (_Alias(setting.name), *setting.aliases)
+    }
+    parsed: dict[str, object] = {}
+    for name, text in settings.items():
+        if name not in names:
+            raise InvalidConfig(_unknown(name, list(names)))
+        parsed[name] = _parse(*names[name], text)
+    values: dict[str, object] = {}
+    # `names` lists the names of each setting from the strongest to the weakest.
+    for name, (setting, _) in names.items():
+        if name in parsed:
+            values.setdefault(setting.field, parsed[name])
+    return values
+
+
+def _parse(setting: _Setting, alias: _Alias, text: str) -> object:
+    domain = setting.domain
+    if isinstance(domain, _Whole):
+        domain = domain.counted_in(alias.factor)
+    try:
+        value = domain.parse(text.strip())
+    except ValueError:
+        raise InvalidConfig(_refusal(alias.name, text, domain)) from None
+    if not domain.allows(value):
+        raise InvalidConfig(_refusal(alias.name, text, domain))
+    return value * alias.factor if isinstance(value, int) and value != UNLIMITED else value
+
+
+def _changed(config: C, values: Mapping[str, object]) -> C:
+    return replace(config, **values)
+
+
+def _require_allowed(config: LogConfig | FolderConfig, known: tuple[_Setting, ...]) -> None:
+    for setting in known:
+        value = getattr(config, setting.field)
+        if not setting.domain.allows(value):
+            raise InvalidConfig(_refusal(setting.name, value, setting.domain))
+
+
+def _written(config: LogConfig | FolderConfig, known: tuple[_Setting, ...]) -> dict[str, str]:
+    return {setting.name: _text(getattr(config, setting.field)) for setting in known}
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _refusal(name: str, value: object, domain: _Domain) -> str:
+    shown = repr(value)
+    if len(shown) > SHOWN_CHARACTERS_MAX:
+        shown = shown[:SHOWN_CHARACTERS_MAX] + "…"
+    return f"the setting {name!r} is {shown}; allowed is {domain}"
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "known are: " + ", ".join(sorted(names)) + "."
+    return f"there is no setting {name!r}; {hint}"

@@ -1,0 +1,56 @@
+"""Ids and small values that every part of Tailrace shares.
+
+Frozen values only: nothing here does I/O, reads a clock or knows another module of Tailrace.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NewType
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+BrokerId = NewType("BrokerId", int)
+ProducerId = NewType("ProducerId", int)
+TopicId = NewType("TopicId", str)
+
+NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_TIMESTAMP_MS: Final = -1
+
+TOPIC_NAME_LENGTH_MAX: Final = 200
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_FOLDER_NAME: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>[0-9]{1,9})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic; its text form names the partition's folder on disk."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition | None:
+        """Return the partition that `<topic>-<partition>` names, or None for any other text."""
+        match = _FOLDER_NAME.fullmatch(text)
+        if match is None or topic_name_problem(match["topic"]) is not None:
+            return None
+        return cls(match["topic"], int(match["partition"]))
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Say what is wrong with a topic name, or None when it is a good one."""
+    if not name:
+        return "a topic name must not be empty"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters, not {len(name)}"
+    if name in {".", ".."}:
+        return f"{name!r} is not a topic name"
+    if _TOPIC_NAME.fullmatch(name) is None:
+        return f"{name!r}: a topic name is made of letters, digits, '.', '_' and '-'"
+    return None

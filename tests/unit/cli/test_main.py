@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import errno
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from tailrace import __version__
+from tailrace.cli import main as cli
+from tailrace.errors import FolderLocked, InvariantViolation
+
+
+def _run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    app = typer.Typer(pretty_exceptions_enable=False)
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(sys, "argv", ["tailrace"])
+    cli.main()
+
+
+def test_version_of_the_installed_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli.main", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"tailrace {__version__}\n"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (FolderLocked("data: another process has it open"), "data: another process has it open"),
+        (FolderLocked(), "FolderLocked"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.log"), "a.log: No such file"),
+        (OSError("disk on fire"), "disk on fire"),
+    ],
+)
+def test_an_error_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    sentence: str,
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        _run_raising(monkeypatch, error)
+    assert stopped.value.code == cli.EXIT_FAILED
+    assert capsys.readouterr().err == f"tailrace: {sentence}\n"
+
+
+def test_ctrl_c_exits_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        _run_raising(monkeypatch, KeyboardInterrupt())
+    assert stopped.value.code == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_went_away_is_no_complaint(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    with pytest.raises(SystemExit) as stopped:
+        _run_raising(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert stopped.value.code == cli.EXIT_FAILED
+    assert capfd.readouterr().err == ""
+
+
+def test_our_own_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvariantViolation):
+        _run_raising(monkeypatch, InvariantViolation("two leaders"))
