@@ -1,0 +1,640 @@
+"""The log of one partition: an ordered row of segments that gives back exactly what was written.
+
+One thread owns a log and makes every change; work that may block (syncing files) is handed out as
+a value (`FlushWork`) that any thread may run and whose outcome the owner reports back.
+
+Invariants:
+- Batches follow one another without a gap in their offsets, also across segments and also after
+  compaction (what stays then covers what went); so a missing batch is always found. Leader epochs
+  never fall along the log.
+- Everything below `recovery_point` survives a power loss; everything below `log_end` survives the
+  death of the process.
+- The stored recovery point is never above what was synced: it is lowered durably *before* bytes
+  below it are cut off, and raised only after a sync.
+- After a failed sync nothing more is written until the log was reopened at its recovery point.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.config import UNLIMITED, LogConfig, TimestampType
+from tailrace.epochs import EpochHistory
+from tailrace.errors import (
+    BatchFault,
+    BatchTooLarge,
+    CorruptBatch,
+    InvariantViolation,
+    LogClosed,
+    NonContiguousAppend,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StorageError,
+    TailraceError,
+)
+from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
+from tailrace.log.files import Buffer
+from tailrace.log.producers import ProducerStates
+from tailrace.log.retention import Expiry, SegmentFacts, expired, should_roll
+from tailrace.log.segment import Segment, Slice, Storage
+from tailrace.log.snapshots import (
+    load_producers,
+    note_producer,
+    remove_snapshots,
+    write_snapshot,
+)
+from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, Offset, TopicPartition
+from tailrace.record.header import (
+    PREFIX_BYTES,
+    SEQUENCE_MODULUS,
+    BatchHeader,
+    append_time,
+    prefix_for,
+    read_header,
+    split,
+    verify,
+)
+from tailrace.record.view import BatchView
+
+# Left behind by a failed sync: nothing above the offset in it may be trusted at the next opening.
+SYNC_FAILED_FILE: Final = "sync-failed"
+
+
+class LogCheckpoints(Protocol):
+    """Where the log keeps the two offsets that must be durable before it acts on them."""
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Make the stored recovery point at most `offset`; durable on return."""
+
+    def set_log_start(self, offset: int) -> None:
+        """Store the first offset that may be read; durable on return."""
+
+
+class BatchResult(NamedTuple):
+    """What became of one batch of an append."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+    duplicate: bool = False
+    error: TailraceError | None = None
+
+
+class TimedOffset(NamedTuple):
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushWork:
+    """The blocking part of a flush: may run in any thread, and its end is told to the log."""
+
+    storage: Storage
+    folder: str
+    generation: int
+    up_to: int
+    paths: tuple[str, ...]
+    epochs: bytes | None
+    names: bool
+
+    def run(self) -> None:
+        for path in self.paths:
+            try:
+                with self.storage.cache.use(path) as file:
+                    file.sync()
+            except FileNotFoundError:
+                # Retention or compaction removed the segment meanwhile; nothing is left to save.
+                continue
+        if self.epochs is not None:
+            path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+            write_atomically(self.storage.files, path, self.epochs, durable=True)
+        if self.names:
+            self.storage.files.sync_folder(self.folder)
+
+
+class PartitionLog:
+    """See the module's description. Open one with `tailrace.log.recovery.open_log`."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        partition: TopicPartition,
+        *,
+        config: LogConfig,
+        checkpoints: LogCheckpoints,
+        segments: list[Segment],
+        epochs: EpochHistory,
+        producers: ProducerStates,
+        log_start: int,
+        recovery_point: int,
+    ) -> None:
+        self.storage = storage
+        self.folder = folder
+        self.partition = partition
+        self.config = config
+        self.epochs = epochs
+        self.producers = producers
+        self.segments = segments
+        self.log_start = log_start
+        self.recovery_point = recovery_point
+        self.log_end = segments[-1].next_offset
+        self._checkpoints = checkpoints
+        self._bases = [segment.base_offset for segment in segments]
+        self._generation = 0
+        self._names_unsynced = True
+        self._epochs_unsynced = True
+        self._closed: str | None = None
+
+    # Appending.
+
+    def append_as_leader(
+        self, data: bytes, *, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> list[BatchResult]:
+        """Give the batches in `data` their offsets and store them.
+
+        Bad bytes raise and store nothing. A batch that its producer state refuses gets the error
+        in its result, and so do the batches after it; those before it are stored.
+        """
+        self._check_open()
+        batches = self._validated(data, now_ms)
+        span = sum(header.last_offset_delta + 1 for header, _ in batches)
+        self._roll_when_due(len(data), now_ms, last_offset=self.log_end + span - 1)
+        if leader_epoch > self.epochs.latest:
+            self.assign_epoch(leader_epoch)
+        elif leader_epoch < self.epochs.latest:
+            raise InvariantViolation(
+                f"{self.partition}: append in epoch {leader_epoch} after {self.epochs.latest}"
+            )
+        results: list[BatchResult] = []
+        placed: list[BatchHeader] = []
+        buffers: list[Buffer] = []
+        offset = self.log_end
+        pending: dict[int, BatchHeader] = {}
+        for header, body in batches:
+            result = self._admit(header, offset, pending)
+            results.append(result)
+            if result.error is not None:
+                results += [result] * (len(batches) - len(results))
+                break
+            if result.duplicate:
+                continue
+            header = header._replace(base_offset=offset, leader_epoch=leader_epoch)  # noqa: PLW2901
+            buffers += (prefix_for(offset, header.length, leader_epoch), body)
+            placed.append(header)
+            offset = header.next_offset
+            if header.producer_id != NO_PRODUCER_ID:
+                pending[header.producer_id] = header
+        if placed:
+            self._write(buffers, placed, now_ms)
+        return results
+
+    def append_as_follower(self, data: bytes, *, now_ms: int) -> int:
+        """Store batches exactly as the leader has them; return the new log end."""
+        self._check_open()
+        headers: list[BatchHeader] = []
+        expected, epoch = self.log_end, int(self.epochs.latest)
+        for position, header in split(data):
+            verify(data, position, header)
+            if header.base_offset != expected or header.leader_epoch < epoch:
+                raise NonContiguousAppend(
+                    f"{self.partition}: offset {header.base_offset} in epoch "
+                    f"{header.leader_epoch} does not continue {expected} in epoch {epoch}"
+                )
+            expected, epoch = header.next_offset, header.leader_epoch
+            headers.append(header)
+        if headers:
+            self._roll_when_due(len(data), now_ms, last_offset=expected - 1)
+            self._write([data], headers, now_ms)
+        return self.log_end
+
+    def assign_epoch(self, epoch: LeaderEpoch) -> None:
+        """Note that a leader epoch starts at the end of the log."""
+        if self.epochs.assign(epoch, self.log_end):
+            self._save_epochs(durable=False)
+
+    # Reading.
+
+    def locate(
+        self, offset: int, *, bytes_max: int, up_to: int | None = None, min_one: bool = True
+    ) -> Slice | None:
+        """Find whole batches from `offset` on, below `up_to`; None when there is nothing yet.
+
+        The first batch is the one that holds `offset`, so it may start below it. `min_one` gives a
+        first batch that is larger than `bytes_max` all the same.
+        """
+        limit = self.log_end if up_to is None else min(up_to, self.log_end)
+        if offset < self.log_start or offset > self.log_end:
+            raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
+        if offset >= limit:
+            return None
+        segment = self.segments[bisect_right(self._bases, offset) - 1]
+        found = segment.locate(offset, up_to=limit, bytes_max=bytes_max, min_one=min_one)
+        return found if found.size else None
+
+    def read(
+        self, offset: int, *, bytes_max: int, up_to: int | None = None, min_one: bool = True
+    ) -> bytes:
+        """The bytes that `locate` finds, as they are stored."""
+        found = self.locate(offset, bytes_max=bytes_max, up_to=up_to, min_one=min_one)
+        if found is None:
+            return b""
+        with self.storage.cache.use(found.path) as file:
+            return file.read_at(found.position, found.size)
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch that ends after `offset`."""
+        for segment in self.segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            start = segment.position_of(offset) if offset > segment.base_offset else 0
+            for _, header in segment.walk(start):
+                yield header
+
+    def offset_for_time(self, timestamp_ms: int, *, up_to: int | None = None) -> TimedOffset | None:
+        """The first record at or after a time, below `up_to`, or None."""
+        limit = self.log_end if up_to is None else min(up_to, self.log_end)
+        for segment in self.segments:
+            if segment.base_offset >= limit:
+                return None
+            if segment.next_offset <= self.log_start or segment.max_timestamp_ms < timestamp_ms:
+                continue
+            found = self._search_time(segment, timestamp_ms, limit)
+            if found is not None:
+                return found
+        return None
+
+    def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """The largest epoch up to `epoch` that this log knows, and the offset where it ended."""
+        return self.epochs.end_of(epoch, self.log_end)
+
+    # Cutting.
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> bool:
+        """Remove `offset` and all after it (whole batches); durable on return."""
+        self._check_open()
+        if offset >= self.log_end:
+            return False
+        if offset < self.log_start:
+            self.start_over_at(offset)
+            return True
+        with self._cutting():
+            self._truncate(offset, now_ms)
+        return True
+
+    def start_over_at(self, offset: int) -> None:
+        """Remove everything and go on, empty, at `offset`; durable on return."""
+        self._check_open()
+        with self._cutting():
+            self._lower_recovery_point(offset)
+            while self.segments:
+                self._drop_last_segment()
+            remove_snapshots(self.storage, self.folder, lambda _: True)
+            self.epochs = EpochHistory()
+            self._save_epochs(durable=True)
+            self._checkpoints.set_log_start(offset)
+            self._add_segment(offset)
+            self.storage.files.sync_folder(self.folder)
+        self.producers = ProducerStates()
+        self.log_start = self.log_end = self.recovery_point = offset
+
+    def advance_log_start(self, offset: int) -> int:
+        """Give up everything below `offset`; return how many segments went. Durable on return."""
+        self._check_open()
+        if offset > self.log_end:
+            raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
+        if offset <= self.log_start:
+            return 0
+        with self._cutting():
+            self._checkpoints.set_log_start(offset)
+            self.log_start = offset
+            count = max(bisect_right(self._bases, offset) - 1, 0)
+            self._drop_first_segments(count)
+        return count
+
+    def enforce_retention(self, *, now_ms: int, high_watermark: int) -> Expiry:
+        """Remove the segments that are too old or too many; the active one is rolled first."""
+        self._check_open()
+        deletes = self.config.cleanup_policy.deletes
+        verdict = expired(
+            [self._facts(segment) for segment in self.segments],
+            now_ms=now_ms,
+            retention_ms=self.config.retention_ms if deletes else UNLIMITED,
+            retention_bytes=self.config.retention_bytes if deletes else UNLIMITED,
+            high_watermark=high_watermark,
+            log_start_offset=self.log_start,
+        )
+        if verdict.count >= len(self.segments):
+            self.roll()
+        if verdict.count:
+            with self._cutting():
+                self._drop_first_segments(verdict.count)
+            self.log_start = max(self.log_start, self.segments[0].base_offset)
+        return verdict
+
+    def expire_producers(self, *, now_ms: int) -> None:
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    def replace_segments(self, count_from: int, count: int, segment: Segment) -> None:
+        """Put a compacted segment in the place of a run of old ones, whose files are gone."""
+        for old in self.segments[count_from : count_from + count]:
+            old.forget()
+        self.segments[count_from : count_from + count] = [segment]
+        self._bases = [each.base_offset for each in self.segments]
+        self._names_unsynced = True
+
+    # Rolling, flushing, closing.
+
+    def roll(self) -> None:
+        """Close the active segment and start the next one where it ends."""
+        self._check_open()
+        old = self.segments[-1]
+        if old.size == 0:
+            return
+        try:
+            self._add_segment(self.log_end)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: no new segment: {error}") from error
+        self._save_derived(old)
+        old.release_index()
+
+    def begin_flush(self) -> FlushWork | None:
+        """What must be synced so that all that is in the log now survives a power loss."""
+        self._check_open()
+        if self.recovery_point >= self.log_end and not self._names_unsynced:
+            return None
+        self.segments[-1].save_index()
+        work = FlushWork(
+            storage=self.storage,
+            folder=self.folder,
+            generation=self._generation,
+            up_to=self.log_end,
+            paths=tuple(s.path for s in self.segments if s.next_offset >= self.recovery_point),
+            epochs=encode(LEADER_EPOCHS, self.epochs.entries) if self._epochs_unsynced else None,
+            names=self._names_unsynced,
+        )
+        self._names_unsynced = self._epochs_unsynced = False
+        return work
+
+    def end_flush(self, work: FlushWork) -> None:
+        """The work was done: what it covered is durable, unless the log was cut meanwhile."""
+        if work.generation == self._generation and self._closed is None:
+            self.recovery_point = max(self.recovery_point, work.up_to)
+        else:
+            self._names_unsynced = self._epochs_unsynced = True
+
+    def fail_flush(self, error: OSError) -> StorageError:
+        """The work failed: what was not durable before counts as lost, and the log stops."""
+        self._closed = f"a sync failed ({error}); reopen it"
+        marker = f"{self.folder}/{SYNC_FAILED_FILE}"
+        try:
+            data = str(self.recovery_point).encode()
+            write_atomically(self.storage.files, marker, data, durable=True)
+        except OSError as second:
+            error.add_note(f"the marker {marker} could not be written either: {second}")
+        failure = StorageError(f"{self.partition}: sync failed: {error}")
+        failure.__cause__ = error
+        return failure
+
+    def flush(self) -> int:
+        """Flush here and now; return the new recovery point."""
+        work = self.begin_flush()
+        if work is not None:
+            try:
+                work.run()
+            except OSError as error:
+                raise self.fail_flush(error) from error
+            self.end_flush(work)
+        return self.recovery_point
+
+    def close(self) -> None:
+        """Flush, write what makes the next opening quick, and refuse everything from now on."""
+        self.flush()
+        active = self.segments[-1]
+        active.save_index(final=True)
+        write_snapshot(self.storage, self.folder, self.producers, self.log_end)
+        self.abandon("it was closed")
+
+    def abandon(self, reason: str) -> None:
+        """Stop using the log without writing anything more."""
+        self._closed = self._closed or reason
+        for segment in self.segments:
+            segment.forget()
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # The parts of the above.
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosed(f"the log of {self.partition} takes no more calls: {self._closed}")
+
+    def _validated(self, data: bytes, now_ms: int) -> list[tuple[BatchHeader, memoryview]]:
+        """Check the bytes of every batch; return each header with all that follows its prefix."""
+        view = memoryview(data)
+        batches: list[tuple[BatchHeader, memoryview]] = []
+        append_timestamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        for position, header in split(data):
+            verify(data, position, header)
+            if header.length > self.config.max_message_bytes:
+                raise BatchTooLarge(
+                    f"a batch of {header.length} bytes exceeds max.message.bytes="
+                    f"{self.config.max_message_bytes} of {self.partition.topic}"
+                )
+            if header.is_compacted or header.delete_horizon_ms >= 0:
+                raise CorruptBatch(BatchFault.BAD_HEADER, "only the broker compacts batches")
+            end = position + header.length
+            if append_timestamps:
+                stamped = append_time(bytes(view[position:end]), now_ms)
+                batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
+            else:
+                batches.append((header, view[position + PREFIX_BYTES : end]))
+        if not batches:
+            raise CorruptBatch(BatchFault.CUT_SHORT, "no batch at all")
+        return batches
+
+    def _admit(
+        self, header: BatchHeader, offset: int, pending: dict[int, BatchHeader]
+    ) -> BatchResult:
+        """Ask the producer's state whether the batch is new, a duplicate or out of order."""
+        fresh = BatchResult(offset, offset + header.last_offset_delta, header.max_timestamp_ms)
+        if header.producer_id == NO_PRODUCER_ID:
+            return fresh
+        before = pending.get(header.producer_id)
+        try:
+            if before is not None:
+                _check_continues(before, header)
+                return fresh
+            duplicate = self.producers.check(
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                record_count=header.record_count,
+            )
+        except TailraceError as error:
+            return BatchResult(-1, -1, -1, error=error)
+        if duplicate is None:
+            return fresh
+        return BatchResult(
+            duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, duplicate=True
+        )
+
+    def _write(self, buffers: Sequence[Buffer], headers: list[BatchHeader], now_ms: int) -> None:
+        active = self.segments[-1]
+        try:
+            active.write(buffers)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: append failed: {error}") from error
+        for header in headers:
+            active.added(header, now_ms=now_ms)
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+                self._save_epochs(durable=False)
+            if header.producer_id != NO_PRODUCER_ID:
+                note_producer(self.producers, header, now_ms)
+        self.log_end = active.next_offset
+
+    def _roll_when_due(self, incoming_bytes: int, now_ms: int, *, last_offset: int) -> None:
+        active = self.segments[-1]
+        index = active.hold_index()
+        reason = should_roll(
+            base_offset=active.base_offset,
+            size_bytes=active.size,
+            created_ms=index.created_ms,
+            index_full=index.memory_bytes >= self.config.segment_index_bytes,
+            incoming_bytes=incoming_bytes,
+            incoming_last_offset=last_offset,
+            now_ms=now_ms,
+            segment_bytes=self.config.segment_bytes,
+            segment_ms=self.config.segment_ms,
+        )
+        if reason is not None:
+            self.roll()
+
+    def _search_time(self, segment: Segment, timestamp_ms: int, limit: int) -> TimedOffset | None:
+        after = segment.base_offset + segment.index.before_time(timestamp_ms) + 1
+        position = segment.position_of(max(after, self.log_start))
+        for at, header in segment.walk(position):
+            if header.base_offset >= limit:
+                return None
+            if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
+                continue
+            view = BatchView(segment.read(at, header.length))
+            for record in view.records():
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start:
+                    found = TimedOffset(record.offset, record.timestamp_ms)
+                    return found if record.offset < limit else None
+        return None
+
+    def _facts(self, segment: Segment) -> SegmentFacts:
+        index = segment.index
+        return SegmentFacts(
+            base_offset=segment.base_offset,
+            next_offset=segment.next_offset,
+            size_bytes=segment.size,
+            max_timestamp_ms=segment.max_timestamp_ms,
+            created_ms=index.created_ms,
+        )
+
+    def _truncate(self, offset: int, now_ms: int) -> None:
+        self._lower_recovery_point(offset)
+        while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
+            self._drop_last_segment()
+        active = self.segments[-1]
+        active.hold_index()
+        if offset < active.next_offset:
+            active.truncate(offset)
+        self.log_end = active.next_offset
+        self.recovery_point = min(self.recovery_point, self.log_end)
+        self.epochs.truncate_end(self.log_end)
+        remove_snapshots(self.storage, self.folder, lambda at: at > self.log_end)
+        self._save_epochs(durable=True)
+        self.storage.files.sync_folder(self.folder)
+        self.producers = load_producers(self.storage, self.folder, self.segments, now_ms=now_ms)
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        """An error of the disk in here leaves memory and disk at odds: the log must be reopened."""
+        try:
+            yield
+        except OSError as error:
+            self.abandon(f"it failed while it was cut ({error}); reopen it")
+            raise StorageError(f"{self.partition}: {error}") from error
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        self._generation += 1
+        if offset < self.recovery_point:
+            self._checkpoints.lower_recovery_point(offset)
+            self.recovery_point = offset
+
+    def _add_segment(self, base_offset: int) -> None:
+        segment = Segment.create(
+            self.storage,
+            self.folder,
+            base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+        self.segments.append(segment)
+        self._bases.append(base_offset)
+        self._names_unsynced = True
+
+    def _drop_last_segment(self) -> None:
+        self.segments.pop().remove()
+        self._bases.pop()
+
+    def _drop_first_segments(self, count: int) -> None:
+        if count <= 0:
+            return
+        gone, self.segments = self.segments[:count], self.segments[count:]
+        del self._bases[:count]
+        for segment in gone:
+            segment.remove()
+        first = self.segments[0].base_offset
+        remove_snapshots(self.storage, self.folder, lambda at: at < first)
+        self.epochs.truncate_start(max(self.log_start, first))
+        self.recovery_point = max(self.recovery_point, first)
+        self._names_unsynced = self._epochs_unsynced = True
+
+    def _save_epochs(self, *, durable: bool) -> None:
+        """Store the history; what is not durable yet is made so by the next flush.
+
+        Until then the batches above the recovery point tell the same, so a disk that is full does
+        not stop an append here.
+        """
+        self._epochs_unsynced = True
+        path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+        data = encode(LEADER_EPOCHS, self.epochs.entries)
+        try:
+            write_atomically(self.storage.files, path, data, durable=durable)
+        except OSError:
+            if durable:
+                raise
+        self._epochs_unsynced = not durable
+
+    def _save_derived(self, closed: Segment) -> None:
+        """Save what only speeds up later openings; a full disk must not stop the log here."""
+        try:
+            closed.save_index(final=True)
+            write_snapshot(self.storage, self.folder, self.producers, self.log_end)
+        except OSError:
+            closed.remove_index_files()
+
+
+def _check_continues(before: BatchHeader, header: BatchHeader) -> None:
+    """Two batches of one producer in one append: the second must follow the first."""
+    if (
+        header.producer_epoch != before.producer_epoch
+        or header.base_sequence != (before.last_sequence + 1) % SEQUENCE_MODULUS
+    ):
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id}: sequence {header.base_sequence} does not follow "
+            f"{before.last_sequence} in the same request"
+        )

@@ -1,0 +1,299 @@
+"""Opening the log of one partition, after a clean shutdown or a crash.
+
+After a clean shutdown nothing is scanned: the marker says where the log ends. Otherwise what is
+below the recovery point is trusted, what is above is scanned with its checksums, and the log is
+cut at the first batch that is torn or damaged. Damage *below* the recovery point is not cut away
+silently: those records were durable and may be acknowledged, so `DamagedLog` is raised, and the
+caller repairs the replica from its leader (`accept_loss=True` cuts and opens what is whole).
+
+Opening is idempotent: killed at any point and started again it comes to the same log, and every
+segment that was recovered is reported by `progress`, so that a loop of crashes still advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tailrace.config import LogConfig
+from tailrace.epochs import EpochHistory
+from tailrace.errors import CorruptBatch, CorruptCheckpoint, DamagedLog
+from tailrace.log.checkpoints import (
+    LEADER_EPOCHS,
+    TEMPORARY_SUFFIX,
+    CleanPartition,
+    encode,
+    read_or_none,
+    write_atomically,
+)
+from tailrace.log.log import SYNC_FAILED_FILE, LogCheckpoints, PartitionLog
+from tailrace.log.producers import ProducerStates
+from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
+from tailrace.log.snapshots import load_producers, remove_snapshots
+from tailrace.log.swap import (
+    CLEANED_SUFFIX,
+    finish_swap,
+    segment_bases,
+    unfinished_swaps,
+)
+from tailrace.model import TopicPartition
+
+
+@dataclass(slots=True)
+class OpenReport:
+    """What opening a log found and did."""
+
+    partition: TopicPartition
+    clean: bool
+    scanned_bytes: int = 0
+    cut: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
+
+
+def open_log(
+    storage: Storage,
+    folder: str,
+    partition: TopicPartition,
+    *,
+    config: LogConfig,
+    checkpoints: LogCheckpoints,
+    recovery_point: int,
+    log_start: int,
+    clean: CleanPartition | None,
+    now_ms: int,
+    accept_loss: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[PartitionLog, OpenReport]:
+    """Open the log in `folder`; see the module's description for what that promises."""
+    opening = _Opening(storage, folder, partition, config, accept_loss, progress)
+    opening.tidy()
+    limit = opening.trusted_limit()
+    if limit is not None:
+        recovery_point, clean = min(recovery_point, limit), None
+    segments = opening.segments(log_start)
+    opening.report.clean = clean is not None and _matches(clean, segments[-1])
+    if clean is not None and opening.report.clean:
+        segments[-1].next_offset = clean.log_end
+        epochs = opening.stored_epochs(segments)
+        recovery_point = clean.log_end
+    else:
+        if clean is not None:
+            opening.report.mended.append("the clean-shutdown marker does not fit: scanning")
+            recovery_point = min(recovery_point, segments[-1].base_offset)
+        epochs = opening.recover(segments, recovery_point, limit)
+    log_end = segments[-1].next_offset
+    if log_start > log_end:
+        segments = opening.start_over(segments, log_start)
+        epochs = EpochHistory()
+    log_start = max(log_start, segments[0].base_offset)
+    epochs.truncate_start(log_start)
+    log = PartitionLog(
+        storage,
+        folder,
+        partition,
+        config=config,
+        checkpoints=checkpoints,
+        segments=segments,
+        epochs=epochs,
+        producers=opening.producers(segments, now_ms),
+        log_start=log_start,
+        recovery_point=min(max(recovery_point, segments[0].base_offset), segments[-1].next_offset),
+    )
+    if not opening.report.clean:
+        log.flush()
+        opening.forget_failure()
+    return log, opening.report
+
+
+@dataclass(slots=True)
+class _Opening:
+    """The steps of `open_log`, and what they have in common."""
+
+    storage: Storage
+    folder: str
+    partition: TopicPartition
+    config: LogConfig
+    accept_loss: bool
+    progress: Callable[[int], None]
+    report: OpenReport = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.report = OpenReport(self.partition, clean=False)
+
+    def tidy(self) -> None:
+        """Finish or undo what a crash interrupted."""
+        files = self.storage.files
+        for name in files.list(self.folder):
+            if name.endswith((CLEANED_SUFFIX, TEMPORARY_SUFFIX)):
+                files.remove(f"{self.folder}/{name}")
+                self.report.mended.append(f"removed {name}, left by a crash")
+        for swap in unfinished_swaps(files, self.folder):
+            finish_swap(files, self.folder, swap)
+            self.report.mended.append(f"finished the compaction of {swap.base} to {swap.end}")
+
+    def trusted_limit(self) -> int | None:
+        """The offset that a failed sync left behind: nothing from there on can be trusted."""
+        path = f"{self.folder}/{SYNC_FAILED_FILE}"
+        if not self.storage.files.exists(path):
+            return None
+        text = self.storage.files.read(path).decode("ascii", errors="replace")
+        return int(text) if text.isdecimal() else 0
+
+    def forget_failure(self) -> None:
+        path = f"{self.folder}/{SYNC_FAILED_FILE}"
+        if self.storage.files.exists(path):
+            self.storage.files.remove(path)
+            self.storage.files.sync_folder(self.folder)
+
+    def segments(self, log_start: int) -> list[Segment]:
+        """The segments as the folder has them; each ends where the next begins."""
+        bases = segment_bases(self.storage.files, self.folder)
+        if not bases:
+            return [self._new_segment(log_start)]
+        segments = [self._found_segment(base) for base in bases]
+        for segment, after in pairwise(segments):
+            segment.next_offset = after.base_offset
+        return segments
+
+    def stored_epochs(self, segments: list[Segment]) -> EpochHistory:
+        """The stored leader epochs, or what the batches themselves say."""
+        path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+        try:
+            entries = read_or_none(self.storage.files, path, LEADER_EPOCHS)
+            if entries is not None:
+                return EpochHistory(entries)
+        except CorruptCheckpoint as error:
+            self.report.mended.append(f"rebuilt leader epochs: {error}")
+        epochs = EpochHistory()
+        try:
+            for segment in segments:
+                for _, header in segment.walk(0):
+                    if header.leader_epoch > epochs.latest:
+                        epochs.assign(header.leader_epoch, header.base_offset)
+        except CorruptBatch:
+            # The scan that follows finds the same damage and decides what to do about it.
+            return epochs
+        return epochs
+
+    def recover(
+        self, segments: list[Segment], recovery_point: int, limit: int | None
+    ) -> EpochHistory:
+        """Scan what is above the recovery point, cut where it ends; return the epochs."""
+        first = next(
+            (at for at, each in enumerate(segments[:-1]) if each.next_offset > recovery_point),
+            len(segments) - 1,
+        )
+        epochs = self.stored_epochs(segments[: first + 1])
+        epochs.truncate_end(recovery_point)
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+            problem = self._scan(segment, epochs, recovery_point, limit)
+            if problem is None and following not in {None, segment.next_offset}:
+                problem = f"offsets {segment.next_offset} to {following} are missing"
+            if segment.next_offset < recovery_point and (problem or following is None):
+                self._refuse_damage(segment, recovery_point, problem or "the end is missing")
+            if problem is not None:
+                self._cut(segments, at, problem)
+                break
+            if following is not None:
+                self._keep_progress(segment, epochs)
+        log_end = segments[-1].next_offset
+        epochs.truncate_end(log_end)
+        remove_snapshots(self.storage, self.folder, lambda offset: offset > log_end)
+        self._save_epochs(epochs)
+        return epochs
+
+    def start_over(self, segments: list[Segment], log_start: int) -> list[Segment]:
+        """Everything was given up by request; what is left of it goes."""
+        for segment in reversed(segments):
+            segment.remove()
+        remove_snapshots(self.storage, self.folder, lambda _: True)
+        self._save_epochs(EpochHistory())
+        fresh = self._new_segment(log_start)
+        self.storage.files.sync_folder(self.folder)
+        self.report.mended.append(f"everything was below the log start {log_start}")
+        return [fresh]
+
+    def producers(self, segments: list[Segment], now_ms: int) -> ProducerStates:
+        return load_producers(self.storage, self.folder, segments, now_ms=now_ms)
+
+    def _scan(
+        self, segment: Segment, epochs: EpochHistory, recovery_point: int, limit: int | None
+    ) -> str | None:
+        """Take in the batches of a segment; return what is wrong with the first one left out."""
+        size = segment.size
+        position = segment.resume_at(recovery_point)
+        self.report.scanned_bytes += size - position
+        try:
+            for _, header in segment.scan(position, size):
+                if header.base_offset != segment.next_offset:
+                    return f"offset {header.base_offset} does not continue {segment.next_offset}"
+                if header.leader_epoch < epochs.latest and header.base_offset >= recovery_point:
+                    return f"epoch {header.leader_epoch} follows {epochs.latest}"
+                if limit is not None and header.next_offset > limit:
+                    return "a sync failed before it was durable"
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+                segment.added(header)
+        except CorruptBatch as error:
+            return str(error)
+        return None
+
+    def _refuse_damage(self, segment: Segment, recovery_point: int, problem: str) -> None:
+        what = f"{segment.path} at byte {segment.size}: {problem}"
+        if not self.accept_loss:
+            raise DamagedLog(
+                str(self.partition),
+                offset=segment.next_offset,
+                recovery_point=recovery_point,
+                detail=what,
+            )
+        self.report.mended.append(
+            f"offsets {segment.next_offset} to {recovery_point} were durable and are lost: {what}"
+        )
+
+    def _cut(self, segments: list[Segment], at: int, problem: str) -> None:
+        """End the log after the good batches of segment `at`."""
+        while len(segments) > at + 1:
+            gone = segments.pop()
+            self.report.cut.append(f"removed {gone.path}: it follows a cut")
+            gone.remove()
+        self.storage.files.sync_folder(self.folder)
+        segment = segments[at]
+        self.report.cut.append(f"cut {segment.path} at byte {segment.size}: {problem}")
+        segment.cut()
+
+    def _keep_progress(self, segment: Segment, epochs: EpochHistory) -> None:
+        """Make a recovered segment durable, so that it need not be scanned again."""
+        segment.sync()
+        segment.save_index(final=True)
+        segment.release_index()
+        self._save_epochs(epochs)
+        self.progress(segment.next_offset)
+
+    def _save_epochs(self, epochs: EpochHistory) -> None:
+        path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+        data = encode(LEADER_EPOCHS, epochs.entries)
+        write_atomically(self.storage.files, path, data, durable=True)
+
+    def _new_segment(self, base: int) -> Segment:
+        return Segment.create(
+            self.storage, self.folder, base, index_interval_bytes=self.config.index_interval_bytes
+        )
+
+    def _found_segment(self, base: int) -> Segment:
+        path = f"{self.folder}/{segment_name(base, LOG_SUFFIX)}"
+        return Segment(
+            self.storage,
+            self.folder,
+            base,
+            next_offset=base,
+            size=self.storage.files.size(path),
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+
+def _matches(clean: CleanPartition, active: Segment) -> bool:
+    return (active.base_offset, active.size) == (clean.active_base, clean.active_size_bytes)

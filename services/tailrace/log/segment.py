@@ -1,0 +1,411 @@
+"""One segment of a partition log: a data file of batches and its sparse indexes.
+
+A segment knows nothing of leaders, producers or retention. It is written by one thread (the owner
+of its log); reads of what `locate` found may run in any thread, because written bytes never change.
+
+Memory: the index of the active segment is kept by the segment, those of all others in an
+`IndexCache` with a limit in bytes. Descriptors: every access goes through the `FileCache`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tailrace.errors import BatchFault, CorruptBatch, CorruptCheckpoint
+from tailrace.log.checkpoints import write_atomically
+from tailrace.log.file_cache import FileCache
+from tailrace.log.files import Buffer, Files
+from tailrace.log.index import SegmentIndex
+from tailrace.model import NO_TIMESTAMP_MS
+from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header, verify
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+# A header walk reads this much at a time: many small batches, or the head of a large one.
+WALK_CHUNK_BYTES: Final = 64 * 1024
+# A verifying scan reads whole batches; a batch larger than this is read in one piece of its own.
+SCAN_CHUNK_BYTES: Final = 1024 * 1024
+# The index of an active segment is saved again when it has grown by this many entries, so that
+# recovery after a crash does not have to walk the whole segment.
+INDEX_SAVE_ENTRIES: Final = 65_536
+
+
+class IndexCache:
+    """The indexes of segments that are no longer written, least recently used first to go."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._by_path: OrderedDict[str, SegmentIndex] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._bytes
+
+    def get(self, path: str) -> SegmentIndex | None:
+        with self._lock:
+            index = self._by_path.get(path)
+            if index is not None:
+                self._by_path.move_to_end(path)
+            return index
+
+    def put(self, path: str, index: SegmentIndex) -> None:
+        with self._lock:
+            self._discard(path)
+            self._by_path[path] = index
+            self._bytes += index.memory_bytes
+            while self._bytes > self._bytes_max and len(self._by_path) > 1:
+                self._discard(next(iter(self._by_path)))
+
+    def drop(self, path: str) -> None:
+        with self._lock:
+            self._discard(path)
+
+    def _discard(self, path: str) -> None:
+        index = self._by_path.pop(path, None)
+        if index is not None:
+            self._bytes -= index.memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What the logs of one process share: the file system and the bounded caches over it."""
+
+    files: Files
+    cache: FileCache
+    indexes: IndexCache
+
+
+class Slice(NamedTuple):
+    """Whole batches that stand together in one file."""
+
+    path: str
+    position: int
+    size: int
+
+
+def segment_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """One data file with its indexes; `next_offset` and `size` say where the next batch goes."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_index",
+        "_index_interval_bytes",
+        "_max_timestamp_ms",
+        "_saved_entries",
+        "_storage",
+        "base_offset",
+        "folder",
+        "next_offset",
+        "path",
+        "size",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        base_offset: int,
+        *,
+        next_offset: int,
+        size: int,
+        index_interval_bytes: int,
+        index: SegmentIndex | None = None,
+    ) -> None:
+        self._storage = storage
+        self._index = index
+        self._index_interval_bytes = index_interval_bytes
+        # A large value, so that the first batch after opening gets an entry.
+        self._bytes_since_entry = index_interval_bytes
+        self._max_timestamp_ms = index.max_timestamp_ms if index is not None else None
+        self._saved_entries = 0
+        self.folder = folder
+        self.base_offset = base_offset
+        self.path = f"{folder}/{segment_name(base_offset, LOG_SUFFIX)}"
+        self.next_offset = next_offset
+        self.size = size
+
+    @classmethod
+    def create(
+        cls, storage: Storage, folder: str, base_offset: int, *, index_interval_bytes: int
+    ) -> Segment:
+        """Start an empty segment; whatever had its name before is cut to nothing."""
+        segment = cls(
+            storage,
+            folder,
+            base_offset,
+            next_offset=base_offset,
+            size=0,
+            index_interval_bytes=index_interval_bytes,
+            index=SegmentIndex(),
+        )
+        segment.forget()
+        segment.remove_index_files()
+        with storage.cache.use(segment.path, create=True) as file:
+            file.truncate(0)
+        return segment
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The index, from memory, from the cache, from its files, or rebuilt from the batches."""
+        if self._index is not None:
+            return self._index
+        index = self._storage.indexes.get(self.path)
+        if index is None:
+            index = self.load_index() or self.rebuild_index()
+            self._storage.indexes.put(self.path, index)
+        return index
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        if self._max_timestamp_ms is None:
+            self._max_timestamp_ms = self.index.max_timestamp_ms
+        return self._max_timestamp_ms
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Write the bytes of whole batches at the end; `added` must follow for each of them.
+
+        A write that fails leaves the file as it was, or raises from the attempt to undo it.
+        """
+        with self._storage.cache.use(self.path) as file:
+            try:
+                file.write_at(self.size, buffers)
+            except OSError:
+                file.truncate(self.size)
+                raise
+
+    def added(self, header: BatchHeader, *, now_ms: int = NO_TIMESTAMP_MS) -> None:
+        """Take note of a batch whose bytes now stand at the end of the file."""
+        index = self._index
+        if index is None:
+            index = self.hold_index()
+        relative = header.base_offset - self.base_offset
+        if self._max_timestamp_ms is None or header.max_timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = header.max_timestamp_ms
+        if self._bytes_since_entry >= self._index_interval_bytes:
+            index.add(relative, self.size)
+            index.add_time(self._max_timestamp_ms, relative + header.last_offset_delta)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.length
+        self.size += header.length
+        self.next_offset = header.base_offset + header.last_offset_delta + 1
+        if now_ms != NO_TIMESTAMP_MS:
+            if index.created_ms == NO_TIMESTAMP_MS:
+                index.created_ms = now_ms
+            index.appended_ms = now_ms
+
+    def resume_at(self, offset: int) -> int:
+        """Forget what is known from the batch that holds `offset` on; return its position.
+
+        Recovery goes on from there with `scan` and `added`.
+        """
+        index = self.load_index() or SegmentIndex()
+        relative, position = index.floor(max(offset - self.base_offset, 0))
+        if position and not self._starts_at(position, self.base_offset + relative):
+            index, relative, position = SegmentIndex(), 0, 0
+        index.truncate_to(position=position, relative_offset=relative)
+        self._storage.indexes.drop(self.path)
+        self._index = index
+        self._max_timestamp_ms = index.max_timestamp_ms
+        self._bytes_since_entry = self._index_interval_bytes
+        self.size, self.next_offset = position, self.base_offset + relative
+        return position
+
+    def cut(self) -> None:
+        """Cut the file off where the known batches end; durable on return."""
+        self.remove_index_files()
+        self._saved_entries = 0
+        with self._storage.cache.use(self.path) as file:
+            file.truncate(self.size)
+            file.sync()
+
+    def hold_index(self) -> SegmentIndex:
+        """Keep the index in the segment itself, as an active segment must."""
+        if self._index is None:
+            self._index = self.index
+            self._storage.indexes.drop(self.path)
+        return self._index
+
+    def release_index(self) -> None:
+        """Hand the index to the shared cache: the segment is no longer written."""
+        if self._index is not None:
+            self._storage.indexes.put(self.path, self._index)
+            self._index = None
+
+    def save_index(self, *, final: bool = False) -> None:
+        """Write both index files; only when they have grown much, unless it is the last time."""
+        index = self.index
+        if not final and len(index.offsets) - self._saved_entries < INDEX_SAVE_ENTRIES:
+            return
+        if self.next_offset > self.base_offset:
+            index.add_time(self.max_timestamp_ms, self.next_offset - 1 - self.base_offset)
+        self._saved_entries = len(index.offsets)
+        files = self._storage.files
+        write_atomically(files, self._sibling(INDEX_SUFFIX), index.offset_bytes(), durable=False)
+        write_atomically(files, self._sibling(TIME_INDEX_SUFFIX), index.time_bytes(), durable=False)
+
+    def load_index(self) -> SegmentIndex | None:
+        """The index as its files have it, or None when they are missing or damaged."""
+        files = self._storage.files
+        try:
+            offset_data = files.read(self._sibling(INDEX_SUFFIX))
+            time_data = files.read(self._sibling(TIME_INDEX_SUFFIX))
+            return SegmentIndex.decode(offset_data, time_data, segment_bytes=max(self.size, 1))
+        except (FileNotFoundError, CorruptCheckpoint):
+            return None
+
+    def rebuild_index(self) -> SegmentIndex:
+        """Walk the batch headers and index them anew."""
+        twin = Segment(
+            self._storage,
+            self.folder,
+            self.base_offset,
+            next_offset=self.base_offset,
+            size=0,
+            index_interval_bytes=self._index_interval_bytes,
+            index=SegmentIndex(),
+        )
+        for _, header in self.walk(0):
+            twin.added(header)
+        index = twin.hold_index()
+        if twin.next_offset > twin.base_offset:
+            index.add_time(twin.max_timestamp_ms, twin.next_offset - 1 - twin.base_offset)
+        return index
+
+    def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The header of every batch from `position` on; bodies are passed over unread."""
+        size = self.size
+        with self._storage.cache.use(self.path) as file:
+            start, chunk = position, b""
+            while position < size:
+                at = position - start
+                if at < 0 or at + HEADER_BYTES > len(chunk):
+                    start, chunk, at = position, file.read_at(position, WALK_CHUNK_BYTES), 0
+                header = read_header(chunk, at)
+                if position + header.length > size:
+                    raise CorruptBatch(BatchFault.CUT_SHORT, f"{self.path} at {position}")
+                yield position, header
+                position += header.length
+
+    def scan(self, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from `position` up to `size`, checksums verified."""
+        last_bytes = SCAN_CHUNK_BYTES
+        with self._storage.cache.use(self.path) as file:
+            while position < size:
+                # Batches tend to be of one size: read as many of the last one's as fit.
+                chunk_bytes = last_bytes * max(SCAN_CHUNK_BYTES // last_bytes, 1)
+                chunk = file.read_at(position, min(chunk_bytes, size - position))
+                at = 0
+                while len(chunk) - at >= HEADER_BYTES:
+                    header = read_header(chunk, at)
+                    if header.length > len(chunk) - at:
+                        break
+                    verify(chunk, at, header)
+                    yield position + at, header
+                    last_bytes = header.length
+                    at += last_bytes
+                if at == 0:
+                    # The batch is larger than a chunk, or cut short, which `verify` finds.
+                    header = read_header(chunk, 0, available=size - position)
+                    verify(file.read_at(position, header.length), 0, header)
+                    yield position, header
+                    last_bytes = at = header.length
+                position += at
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset` (or the first one after it) starts."""
+        if offset >= self.next_offset:
+            return self.size
+        relative = offset - self.base_offset
+        found, position = self.index.floor(relative)
+        if found == relative:
+            return position
+        for at, header in self.walk(position):
+            if header.next_offset > offset:
+                return at
+        return self.size
+
+    def locate(self, offset: int, *, up_to: int, bytes_max: int, min_one: bool) -> Slice:
+        """The whole batches from `offset` on and below `up_to` that fit into `bytes_max`."""
+        start = self.position_of(offset)
+        limit = self.size if up_to >= self.next_offset else self.position_of(up_to)
+        if limit - start <= bytes_max:
+            return Slice(self.path, start, max(limit - start, 0))
+        end = self.index.floor_position(start + bytes_max)
+        if end <= start:
+            end = self._walk_to(start, bytes_max, min_one=min_one)
+        return Slice(self.path, start, end - start)
+
+    def _walk_to(self, start: int, bytes_max: int, *, min_one: bool) -> int:
+        end = start
+        for position, header in self.walk(start):
+            after = position + header.length
+            if after - start > bytes_max and not (min_one and end == start):
+                break
+            end = after
+            if end - start >= bytes_max:
+                break
+        return end
+
+    def read(self, position: int, size: int) -> bytes:
+        with self._storage.cache.use(self.path) as file:
+            return file.read_at(position, size)
+
+    def truncate(self, offset: int) -> None:
+        """Cut off the batch that holds `offset` and all after it; durable on return."""
+        position = self.position_of(offset)
+        index = self.hold_index()
+        index.truncate_to(position=position, relative_offset=offset - self.base_offset)
+        next_offset = self.base_offset
+        max_timestamp_ms = index.max_timestamp_ms
+        for at, header in self.walk(index.positions[-1] if index.positions else 0):
+            if at >= position:
+                break
+            next_offset = header.next_offset
+            max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
+        self.size, self.next_offset = position, next_offset
+        self._max_timestamp_ms = max_timestamp_ms
+        self._bytes_since_entry = self._index_interval_bytes
+        self.cut()
+
+    def remove_index_files(self) -> None:
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if self._storage.files.exists(self._sibling(suffix)):
+                self._storage.files.remove(self._sibling(suffix))
+
+    def remove(self) -> None:
+        """Remove all files of the segment; who still reads one goes on undisturbed."""
+        self.remove_index_files()
+        self._storage.files.remove(self.path)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the caches hold of this segment."""
+        self._storage.indexes.drop(self.path)
+        self._storage.cache.forget(self.path)
+
+    def sync(self) -> None:
+        with self._storage.cache.use(self.path) as file:
+            file.sync()
+
+    def _starts_at(self, position: int, offset: int) -> bool:
+        """Whether the batch with this base offset stands at this position."""
+        try:
+            return read_header(self.read(position, HEADER_BYTES)).base_offset == offset
+        except CorruptBatch:
+            return False
+
+    def _sibling(self, suffix: str) -> str:
+        return f"{self.folder}/{segment_name(self.base_offset, suffix)}"

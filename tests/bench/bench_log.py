@@ -1,0 +1,333 @@
+"""The log against bare system calls on the same bytes, in the same run: ratios, not times.
+
+Each figure is the median over rounds in which the log and its yardstick take turns; both are
+counted in CPU seconds of this process, which other programs on the machine disturb least. Goals
+are those the project set itself; `--json` prints one object for scripts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from time import process_time
+
+import google_crc32c
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.compaction import compact
+from tailrace.log.files import OsFiles
+from tailrace.log.log import PartitionLog
+from tailrace.log.manager import Identity, LogManager
+from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from tailrace.record.build import BatchBuilder
+from tailrace.record.header import split
+from tailrace.record.view import BatchView
+
+MIB = 1 << 20
+ROUNDS = 7
+VALUE = b"v" * 100
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the report; `goal` is a bound on `value`, from below or from above."""
+
+    name: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    goal: str
+    met: bool | None
+    detail: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="tailrace-bench-")
+    try:
+        figures = run(folder, arguments.rounds)
+    finally:
+        shutil.rmtree(folder)
+    if arguments.json:
+        json.dump([asdict(figure) for figure in figures], sys.stdout)
+        print()
+    else:
+        show(figures)
+    return 0
+
+
+def run(folder: str, rounds: int) -> list[Figure]:
+    manager = LogManager(
+        OsFiles(),
+        FolderConfig(log_dirs=(f"{folder}/data",)),
+        identity=Identity("bench", BrokerId(0), "bench"),
+    )
+    manager.open(now_ms=0)
+    return [
+        *append_large(manager, folder, rounds),
+        *append_small(manager, folder, rounds),
+        *read_sequentially(manager, rounds),
+        *recover(folder, rounds),
+        *compaction(folder, rounds),
+        *build(rounds),
+    ]
+
+
+def append_large(manager: LogManager, folder: str, rounds: int) -> list[Figure]:
+    batch = batch_of(MIB)
+    log = manager.create(TopicPartition("large", 0), TopicId("large"), now_ms=0)
+    ratios, detail = paired(
+        rounds, lambda: bare_append(folder, batch, 64), lambda: log_append(log, batch, 64)
+    )
+    return [ratio("append 1 MiB batches / write + CRC-32C", ratios, 0.7, detail)]
+
+
+def append_small(manager: LogManager, folder: str, rounds: int) -> list[Figure]:
+    batch = batch_of(16 * 1024)
+    log = manager.create(TopicPartition("small", 0), TopicId("small"), now_ms=0)
+    count = 2000
+    over = []
+    for _ in range(rounds):
+        bare = timed(lambda: bare_append(folder, batch, count))
+        ours = timed(lambda: log_append(log, batch, count))
+        over.append((ours - bare) / count * 1e6)
+    return [
+        bounded("append 16 KiB batches: CPU above write + CRC", over, "µs/batch", at_most=40.0)
+    ]
+
+
+def read_sequentially(manager: LogManager, rounds: int) -> list[Figure]:
+    log = manager.logs[TopicPartition("large", 0)]
+    segment = log.segments[0]
+    small = manager.logs[TopicPartition("small", 0)]
+    small_segment = small.segments[0]
+    figures = []
+    for name, each, path in (
+        ("1 MiB", log, segment.path),
+        ("16 KiB", small, small_segment.path),
+    ):
+        size = min(each.segments[0].size, 128 * MIB)
+        ratios, detail = paired(
+            rounds,
+            lambda path=path, size=size: bare_read(path, size),
+            lambda each=each, size=size: log_read(each, size),
+        )
+        figures.append(ratio(f"sequential read of {name} batches / pread", ratios, 0.8, detail))
+    return figures
+
+
+def recover(folder: str, rounds: int) -> list[Figure]:
+    figures = []
+    for name, batch in (("1 MiB", batch_of(MIB)), ("16 KiB", batch_of(16 * 1024))):
+        path = f"{folder}/recover-{len(batch)}"
+        partition = TopicPartition("recover", 0)
+        manager = open_manager(path)
+        log = manager.create(partition, TopicId("recover"), now_ms=0)
+        total = 0
+        while total < 128 * MIB:
+            log.append_as_leader(batch, leader_epoch=LeaderEpoch(0), now_ms=0)
+            total += len(batch)
+        segment = log.segments[0]
+        crash(manager)
+        in_memory = pa.py_buffer(os.urandom(8 * MIB))
+        ratios, detail = paired(
+            rounds, lambda: crc_only(in_memory, segment.size), lambda: scan(segment)
+        )
+        figures.append(ratio(f"recovery scan of {name} batches / CRC-32C alone", ratios, 0.5, detail))
+        shutil.rmtree(path)
+    return figures
+
+
+def compaction(folder: str, rounds: int) -> list[Figure]:
+    records, keys = 1_000_000, 100_000
+    batches, table = keyed_batches(records, keys)
+    partition = TopicPartition("compact", 0)
+    ratios = []
+    rates = []
+    for at in range(max(rounds // 2, 3)):
+        path = f"{folder}/compact-{at}"
+        manager = open_manager(path)
+        log = manager.create(partition, TopicId("compact"), now_ms=0)
+        for batch in batches:
+            log.append_as_leader(batch, leader_epoch=LeaderEpoch(0), now_ms=0)
+        log.roll()
+        log.flush()
+        plain = timed(lambda: table.group_by("key", use_threads=False).aggregate([("offset", "max")]))
+        ours = timed(lambda log=log: compact(log, now_ms=0))
+        ratios.append(plain / ours)
+        rates.append(records / ours / 1e6)
+        crash(manager)
+        shutil.rmtree(path)
+    detail = f"{statistics.median(rates):.1f} M records/s, {keys:,} keys"
+    return [ratio("compaction of 1,000,000 records / group-by alone", ratios, 0.5, detail)]
+
+
+def build(rounds: int) -> list[Figure]:
+    rates = []
+    for _ in range(rounds):
+        count = 0
+        start = process_time()
+        for _ in range(20):
+            builder = BatchBuilder()
+            while builder.size_bytes < MIB:
+                builder.append(VALUE, timestamp_ms=0)
+            builder.build()
+            count += builder.count
+        rates.append(count / (process_time() - start) / 1e6)
+    return [
+        Figure(
+            "batches from single records, 100 B, 1 MiB",
+            statistics.median(rates),
+            "M records/s",
+            min(rates),
+            max(rates),
+            "",
+            None,
+            "",
+        )
+    ]
+
+
+def batch_of(size: int) -> bytes:
+    builder = BatchBuilder()
+    while builder.size_bytes < size:
+        builder.append(VALUE, timestamp_ms=0)
+    return builder.build()
+
+
+def keyed_batches(records: int, keys: int) -> tuple[list[bytes], pa.Table]:
+    """Records whose keys go round in a scattered order, in 256 KiB batches, and their columns."""
+    batches, tables, at = [], [], 0
+    while at < records:
+        builder = BatchBuilder()
+        while builder.size_bytes < 256 * 1024 and at < records:
+            builder.append(VALUE, key=b"key-%07d" % (at * 7919 % keys), timestamp_ms=at)
+            at += 1
+        batch = builder.build(base_offset=at - builder.count)
+        view = BatchView(batch)
+        columns = view.record_batch()
+        tables.append(pa.table({"key": columns.column("key"), "offset": view.offsets()}))
+        batches.append(batch)
+    return batches, pa.concat_tables(tables)
+
+
+def open_manager(path: str) -> LogManager:
+    manager = LogManager(
+        OsFiles(),
+        FolderConfig(log_dirs=(path,)),
+        identity=Identity("bench", BrokerId(0), "bench"),
+        log_config=lambda _: LogConfig(segment_bytes=256 * MIB),
+    )
+    manager.open(now_ms=0)
+    return manager
+
+
+def crash(manager: LogManager) -> None:
+    for folder in manager.folders:
+        folder.release()
+    manager.storage.cache.close()
+
+
+def bare_append(folder: str, batch: bytes, count: int) -> None:
+    path = f"{folder}/bare"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for _ in range(count):
+        google_crc32c.value(batch)
+        os.write(fd, batch)
+    os.close(fd)
+
+
+def log_append(log: PartitionLog, batch: bytes, count: int) -> None:
+    for _ in range(count):
+        log.append_as_leader(batch, leader_epoch=LeaderEpoch(0), now_ms=0)
+
+
+def bare_read(path: str, size: int) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    position = 0
+    while position < size:
+        position += len(os.pread(fd, MIB, position))
+    os.close(fd)
+
+
+def log_read(log: PartitionLog, size: int) -> None:
+    offset = done = 0
+    while done < size:
+        data = log.read(offset, bytes_max=MIB)
+        done += len(data)
+        for _, header in split(data):
+            offset = header.next_offset
+
+
+def crc_only(memory: pa.Buffer, size: int) -> None:
+    done = 0
+    while done < size:
+        google_crc32c.value(memory.slice(done % (8 * MIB), MIB))
+        done += MIB
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = process_time()
+    work()
+    return process_time() - start
+
+
+def paired(
+    rounds: int, bare: Callable[[], None], ours: Callable[[], None]
+) -> tuple[list[float], str]:
+    ratios, times = [], []
+    for _ in range(rounds):
+        bare_s, ours_s = timed(bare), timed(ours)
+        ratios.append(bare_s / ours_s)
+        times.append((bare_s, ours_s))
+    bare_ms, ours_ms = (statistics.median(each) * 1e3 for each in zip(*times, strict=True))
+    return ratios, f"{bare_ms:.1f} ms bare, {ours_ms:.1f} ms in the log"
+
+
+def ratio(name: str, ratios: list[float], at_least: float, detail: str) -> Figure:
+    value = statistics.median(ratios)
+    return Figure(
+        name, value, "×", min(ratios), max(ratios), f"≥ {at_least}", value >= at_least, detail
+    )
+
+
+def bounded(name: str, values: list[float], unit: str, *, at_most: float) -> Figure:
+    value = statistics.median(values)
+    return Figure(
+        name, value, unit, min(values), max(values), f"≤ {at_most:g}", value <= at_most, ""
+    )
+
+
+def show(figures: list[Figure]) -> None:
+    table = Table(title="The log beside bare system calls (CPU time, medians of one run)")
+    for heading in ("what", "figure", "range", "goal", "", "detail"):
+        table.add_column(heading, justify="right" if heading in {"figure", "goal"} else "left")
+    for each in figures:
+        mark = {True: "met", False: "[red]missed[/red]", None: ""}[each.met]
+        table.add_row(
+            each.name,
+            f"{each.value:.2f} {each.unit}",
+            f"{each.low:.2f}–{each.high:.2f}",
+            each.goal,
+            mark,
+            each.detail,
+        )
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
