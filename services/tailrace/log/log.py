@@ -29,6 +29,7 @@ from tailrace.errors import (
     BatchTooLarge,
     CorruptBatch,
     InvariantViolation,
+    LimitReached,
     LogClosed,
     NonContiguousAppend,
     OffsetOutOfRange,
@@ -42,6 +43,7 @@ from tailrace.log.producers import ProducerStates
 from tailrace.log.retention import Expiry, SegmentFacts, expired, should_roll
 from tailrace.log.segment import Segment, Slice, Storage
 from tailrace.log.snapshots import (
+    check_producer,
     load_producers,
     note_producer,
     remove_snapshots,
@@ -98,7 +100,7 @@ class FlushWork:
     generation: int
     up_to: int
     paths: tuple[str, ...]
-    epochs: bytes | None
+    epochs: bool
     names: bool
 
     def run(self) -> None:
@@ -109,10 +111,14 @@ class FlushWork:
             except FileNotFoundError:
                 # Retention or compaction removed the segment meanwhile; nothing is left to save.
                 continue
-        if self.epochs is not None:
-            path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
-            write_atomically(self.storage.files, path, self.epochs, durable=True)
-        if self.names:
+        if self.epochs:
+            # Not through the cache: the owner of the log may put a newer file in its place.
+            file = self.storage.files.open(f"{self.folder}/{LEADER_EPOCHS.file_name}")
+            try:
+                file.sync()
+            finally:
+                file.close()
+        if self.names or self.epochs:
             self.storage.files.sync_folder(self.folder)
 
 
@@ -176,7 +182,7 @@ class PartitionLog:
         offset = self.log_end
         pending: dict[int, BatchHeader] = {}
         for header, body in batches:
-            result = self._admit(header, offset, pending)
+            result = self._admit(header, offset, pending, now_ms)
             results.append(result)
             if result.error is not None:
                 results += [result] * (len(batches) - len(results))
@@ -365,14 +371,20 @@ class PartitionLog:
         self._check_open()
         if self.recovery_point >= self.log_end and not self._names_unsynced:
             return None
-        self.segments[-1].save_index()
+        try:
+            self.segments[-1].save_index()
+        except OSError:
+            # It only spares recovery some reading; a full disk must not keep data from the disk.
+            self.segments[-1].remove_index_files()
+        if self._epochs_unsynced:
+            self._save_epochs(durable=False, must=True)
         work = FlushWork(
             storage=self.storage,
             folder=self.folder,
             generation=self._generation,
             up_to=self.log_end,
             paths=tuple(s.path for s in self.segments if s.next_offset >= self.recovery_point),
-            epochs=encode(LEADER_EPOCHS, self.epochs.entries) if self._epochs_unsynced else None,
+            epochs=self._epochs_unsynced,
             names=self._names_unsynced,
         )
         self._names_unsynced = self._epochs_unsynced = False
@@ -462,7 +474,7 @@ class PartitionLog:
         return batches
 
     def _admit(
-        self, header: BatchHeader, offset: int, pending: dict[int, BatchHeader]
+        self, header: BatchHeader, offset: int, pending: dict[int, BatchHeader], now_ms: int
     ) -> BatchResult:
         """Ask the producer's state whether the batch is new, a duplicate or out of order."""
         fresh = BatchResult(offset, offset + header.last_offset_delta, header.max_timestamp_ms)
@@ -473,12 +485,11 @@ class PartitionLog:
             if before is not None:
                 _check_continues(before, header)
                 return fresh
-            duplicate = self.producers.check(
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                record_count=header.record_count,
-            )
+            try:
+                duplicate = check_producer(self.producers, header)
+            except LimitReached:
+                self.expire_producers(now_ms=now_ms)
+                duplicate = check_producer(self.producers, header)
         except TailraceError as error:
             return BatchResult(-1, -1, -1, error=error)
         if duplicate is None:
@@ -603,7 +614,7 @@ class PartitionLog:
         self.recovery_point = max(self.recovery_point, first)
         self._names_unsynced = self._epochs_unsynced = True
 
-    def _save_epochs(self, *, durable: bool) -> None:
+    def _save_epochs(self, *, durable: bool, must: bool = False) -> None:
         """Store the history; what is not durable yet is made so by the next flush.
 
         Until then the batches above the recovery point tell the same, so a disk that is full does
@@ -614,9 +625,11 @@ class PartitionLog:
         data = encode(LEADER_EPOCHS, self.epochs.entries)
         try:
             write_atomically(self.storage.files, path, data, durable=durable)
-        except OSError:
+        except OSError as error:
             if durable:
                 raise
+            if must:
+                raise StorageError(f"{self.partition}: epochs cannot be stored: {error}") from error
         self._epochs_unsynced = not durable
 
     def _save_derived(self, closed: Segment) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tailrace.errors import CorruptCheckpoint
 from tailrace.log.checkpoints import write_atomically
-from tailrace.log.producers import ProducerStates
+from tailrace.log.producers import SNAPSHOT_BYTES_MAX, Duplicate, ProducerStates
 from tailrace.log.segment import SNAPSHOT_SUFFIX, Segment, Storage, segment_name
 from tailrace.model import NO_PRODUCER_ID
 from tailrace.record.header import BatchHeader
@@ -25,9 +25,11 @@ def load_producers(
     for at in reversed(snapshot_offsets(storage, folder)):
         if at > log_end:
             continue
+        path = f"{folder}/{segment_name(at, SNAPSHOT_SUFFIX)}"
+        if storage.files.size(path) > SNAPSHOT_BYTES_MAX:
+            continue
         try:
-            name = segment_name(at, SNAPSHOT_SUFFIX)
-            offset, states = ProducerStates.from_bytes(storage.files.read(f"{folder}/{name}"))
+            offset, states = ProducerStates.from_bytes(storage.files.read(path))
             break
         except CorruptCheckpoint:
             # An older snapshot, or the log itself, tells the same with more reading.
@@ -39,6 +41,16 @@ def load_producers(
             if header.producer_id != NO_PRODUCER_ID and header.base_offset >= offset:
                 note_producer(states, header, now_ms)
     return states
+
+
+def check_producer(states: ProducerStates, header: BatchHeader) -> Duplicate | None:
+    """Ask whether a batch is new (None) or where it is already; raise when it must not be."""
+    return states.check(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        record_count=header.record_count,
+    )
 
 
 def note_producer(states: ProducerStates, header: BatchHeader, now_ms: int) -> None:
