@@ -80,7 +80,7 @@ bench: $(V1)  ## measure the log against bare system calls
 	$(BIN)/python tests/bench/bench_log.py
 
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
-	$(BIN)/python tests/fuzz/fuzz_batch.py -max_total_time=$(SECONDS)
+	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 
 demo: $(V1)  ## show the log at work: write, crash, recover, look up, compact, dump
 	$(BIN)/tailrace demo

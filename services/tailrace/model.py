@@ -21,7 +21,7 @@ NO_TIMESTAMP_MS: Final = -1
 
 TOPIC_NAME_LENGTH_MAX: Final = 200
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_FOLDER_NAME: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>[0-9]{1,9})")
+_FOLDER_NAME: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import pack, pack_into, unpack_from
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +27,9 @@ from tailrace.record.header import (
     read_header,
 )
 from tailrace.record.view import BatchView
+
+# By name: a batch, and the fault that a reader must find in it.
+Attacks: TypeAlias = dict[str, tuple[bytes, BatchFault]]
 
 # A header for bodies made by hand; the fields that tests do not care about are all "none".
 BLANK = BatchHeader(0, 0, -1, 1, 0, 0, 0, 1, 0, 0, -1, 0, 0, -1, -1, 1, 0, -1)
@@ -150,6 +154,12 @@ def samples() -> dict[str, bytes]:
             view.header, columns.take(kept), kept, delete_horizon_ms=99
         )
         found[f"emptied-{name}"] = compacted_batch(view.header, columns.slice(0, 0), kept[:0])
+    # A compacted batch with one record left was once refused.
+    found["compacted-one"] = compacted_batch(
+        read_header(found["rich-none"]),
+        BatchView(found["rich-none"]).record_batch().slice(3, 1),
+        pa.array([3]),
+    )
     found["one"] = batch_from_columns(None, pa.array([b"x"]), 5)
     found["tombstone"] = batch_from_columns(pa.array([b"k"]), pa.array([None], pa.binary()), 5)
     found["control"] = batch_from_columns(
@@ -159,78 +169,14 @@ def samples() -> dict[str, bytes]:
     return found
 
 
-def attacks() -> dict[str, tuple[bytes, BatchFault]]:
+def attacks() -> Attacks:
     """Return batches that lie, checksums matching, and the fault that a reader must find."""
-    rows = [(1, 0)] * 3
-    places, body = laid_out(one_row())
-    honest = Message(rows=1, nodes=rows, buffers=places)
-    found: dict[str, tuple[bytes, BatchFault]] = {}
-
-    def add(name: str, message: Message, body: bytes = body, header: BatchHeader = BLANK) -> None:
-        found[name] = (with_body(arrow_message(message, body), header), BatchFault.BAD_BODY)
-
-    def vary(**changes: object) -> Message:
-        fields = {"rows": 1, "nodes": rows, "buffers": places} | changes
-        return Message(**fields)  # type: ignore[arg-type]
-
-    add("version", vary(version=3))
-    add("schema-message", vary(header_type=1))
-    add("dictionary-message", vary(header_type=2))
-    add("body-length-short", vary(body_length=len(body) - 8))
-    add("body-length-long", vary(body_length=len(body) + 8))
-    add("hidden-compression", vary(has_compression=True))
-    add("variadic-counts", vary(has_variadic_counts=True))
-    add("custom-metadata", vary(has_custom_metadata=True))
-    add("rows-lie", vary(rows=2))
-    add("rows-negative", vary(rows=-1))
-    add("no-nodes", vary(nodes=[]))
-    add("many-nodes", vary(nodes=rows * 40))
-    add("few-buffers", vary(buffers=places[:-1]))
-    add("node-length-lies", vary(nodes=[(1, 0), (2, 0), (1, 0)]))
-    add("node-length-negative", vary(nodes=[(-1, 0)] * 3))
-    add("null-count-negative", vary(nodes=[(1, 0), (1, -1), (1, 0)]))
-    add("null-count-large", vary(nodes=[(1, 0), (1, 2), (1, 0)]))
-    add("null-count-without-bitmap", vary(nodes=[(1, 0), (1, 1), (1, 0)]))
-    add("null-timestamp", *_with_parts({6: bytes(8)}, nodes=[(1, 0), (1, 0), (1, 1)]))
-    add("null-count-hides-nulls", *_with_parts({3: bytes(8)}))
-    add("null-count-invents-nulls", *_with_parts({3: b"\x01"}, nodes=[(1, 0), (1, 1), (1, 0)]))
-    add("trailing-garbage", honest, body + b"garbage!" * 8)
-    add("buffer-outside", vary(buffers=[*places[:-1], (places[-1][0], 8 * 100)]))
-    add("buffer-offset-huge", vary(buffers=[*places[:-1], (2**62, 8)]))
-    add("buffer-offset-negative", vary(buffers=[*places[:-1], (-8, 8)]))
-    add("buffer-size-negative", vary(buffers=[*places[:-1], (places[-1][0], -8)]))
-    add("buffer-size-overflows", vary(buffers=[*places[:-1], (places[-1][0], 2**63 - 1)]))
-    add("buffers-overlap", vary(buffers=[*places[:-1], places[-3]]))
-    add("buffer-unaligned", vary(buffers=[*places[:-1], (places[-1][0] - 1, 8)]))
-    add("buffer-far-away", *_with_parts({}, gap_bytes=64))
-    add("buffer-short", *_with_parts({7: bytes(4)}))
-    add("no-offsets", *_with_parts({4: b""}))
-    add("offset-outside", *_with_parts({4: pack("<ii", 0, 2**31 - 1)}))
-    add("offset-negative", *_with_parts({4: pack("<ii", -1, 3)}))
-    add("offset-falls", *_with_parts({4: pack("<ii", 3, 1)}))
-    add("vtable-outside", vary(patches=[(24, pack("<i", 2**31 - 1))]))
-    add("vtable-far", vary(patches=[(24, pack("<i", -(2**31)))]))
-    add("vtable-odd", vary(patches=[(4, pack("<H", 13))]))
-    add("vtable-tiny", vary(patches=[(4, pack("<H", 2))]))
-    add("vtable-large", vary(patches=[(4, pack("<H", 0xFFFE))]))
-    add("vtable-short", vary(patches=[(4, pack("<H", 4))]))
-    add("no-batch", vary(patches=[(12, pack("<H", 0))]))
-    add("root-outside", vary(patches=[(0, pack("<I", 2**32 - 8))]))
-    add("table-outside", vary(patches=[(32, pack("<I", 2**32 - 8))]))
-    add("nodes-outside", vary(patches=[(68, pack("<I", 2**31))]))
-    add("nodes-missing", vary(patches=[(54, pack("<H", 0))]))
-    good = arrow_message(honest, body)
-    for name, patch in {
-        "no-continuation": pack("<Ii", 0, unpack_from("<i", good, 4)[0]),
-        "metadata-negative": pack("<Ii", 0xFFFFFFFF, -8),
-        "metadata-none": pack("<Ii", 0xFFFFFFFF, 0),
-        "metadata-unaligned": pack("<Ii", 0xFFFFFFFF, 252),
-        "metadata-beyond": pack("<Ii", 0xFFFFFFFF, 4088),
-        "metadata-huge": pack("<Ii", 0xFFFFFFFF, 2**31 - 8),
-    }.items():
-        found[name] = (with_body(patch + good[8:]), BatchFault.BAD_BODY)
-    found["body-tiny"] = (with_body(bytes(16)), BatchFault.BAD_BODY)
-    return found | _header_list_attacks() | _compression_attacks()
+    parts = (_metadata_attacks, _table_attacks, _column_attacks, _buffer_attacks)
+    found: Attacks = {}
+    for part in parts:
+        for name, (message, body) in part().items():
+            found[name] = (with_body(arrow_message(message, body)), BatchFault.BAD_BODY)
+    return found | _frame_attacks() | _header_list_attacks() | _compression_attacks()
 
 
 def arrow_with_body_compression() -> bytes:
@@ -248,6 +194,107 @@ def arrow_with_body_compression() -> bytes:
     return reader.read_next_message().serialize().to_pybytes()
 
 
+def _with(body: bytes | None = None, **changes: object) -> tuple[Message, bytes]:
+    """Return an honest message of one row, but for what is changed."""
+    places, whole = laid_out(one_row())
+    fields: dict[str, object] = {"rows": 1, "nodes": [(1, 0)] * 3, "buffers": places}
+    return Message(**fields | changes), whole if body is None else body  # type: ignore[arg-type]
+
+
+def _metadata_attacks() -> dict[str, tuple[Message, bytes]]:
+    _, body = _with()
+    return {
+        "version": _with(version=3),
+        "schema-message": _with(header_type=1),
+        "dictionary-message": _with(header_type=2),
+        "body-length-short": _with(body_length=len(body) - 8),
+        "body-length-long": _with(body_length=len(body) + 8),
+        "hidden-compression": _with(has_compression=True),
+        "variadic-counts": _with(has_variadic_counts=True),
+        "custom-metadata": _with(has_custom_metadata=True),
+        "trailing-garbage": _with(body + b"garbage!" * 8),
+    }
+
+
+def _table_attacks() -> dict[str, tuple[Message, bytes]]:
+    """Lies in the flatbuffer itself, at the places that `arrow_message` names."""
+    patches = {
+        "vtable-outside": (24, pack("<i", 2**31 - 1)),
+        "vtable-far": (24, pack("<i", -(2**31))),
+        "vtable-odd": (4, pack("<H", 13)),
+        "vtable-tiny": (4, pack("<H", 2)),
+        "vtable-large": (4, pack("<H", 0xFFFE)),
+        "vtable-short": (4, pack("<H", 4)),
+        "no-batch": (12, pack("<H", 0)),
+        "root-outside": (0, pack("<I", 2**32 - 8)),
+        "table-outside": (32, pack("<I", 2**32 - 8)),
+        "nodes-outside": (68, pack("<I", 2**31)),
+        "nodes-missing": (54, pack("<H", 0)),
+    }
+    return {name: _with(patches=[patch]) for name, patch in patches.items()}
+
+
+def _column_attacks() -> dict[str, tuple[Message, bytes]]:
+    one = (1, 0)
+    return {
+        "rows-lie": _with(rows=2),
+        "rows-negative": _with(rows=-1),
+        "no-nodes": _with(nodes=[]),
+        "many-nodes": _with(nodes=[one] * 120),
+        "node-length-lies": _with(nodes=[one, (2, 0), one]),
+        "node-length-negative": _with(nodes=[(-1, 0)] * 3),
+        "null-count-negative": _with(nodes=[one, (1, -1), one]),
+        "null-count-large": _with(nodes=[one, (1, 2), one]),
+        "null-count-without-bitmap": _with(nodes=[one, (1, 1), one]),
+        "null-timestamp": _with_parts({6: bytes(8)}, nodes=[one, one, (1, 1)]),
+        "null-count-hides-nulls": _with_parts({3: bytes(8)}),
+        "null-count-invents-nulls": _with_parts({3: b"\x01"}, nodes=[one, (1, 1), one]),
+        "no-offsets": _with_parts({4: b""}),
+        "offset-outside": _with_parts({4: pack("<ii", 0, 2**31 - 1)}),
+        "offset-negative": _with_parts({4: pack("<ii", -1, 3)}),
+        "offset-falls": _with_parts({4: pack("<ii", 3, 1)}),
+    }
+
+
+def _buffer_attacks() -> dict[str, tuple[Message, bytes]]:
+    places, _ = laid_out(one_row())
+    *others, (at, _) = places
+
+    def last(offset: int, size: int) -> tuple[Message, bytes]:
+        return _with(buffers=[*others, (offset, size)])
+
+    return {
+        "few-buffers": _with(buffers=others),
+        "buffer-outside": last(at, 8 * 100),
+        "buffer-offset-huge": last(2**62, 8),
+        "buffer-offset-negative": last(-8, 8),
+        "buffer-size-negative": last(at, -8),
+        "buffer-size-overflows": last(at, 2**63 - 1),
+        "buffers-overlap": last(*places[-3]),
+        "buffer-unaligned": last(at - 1, 8),
+        "buffer-far-away": _with_parts({}, gap_bytes=64),
+        "buffer-short": _with_parts({7: bytes(4)}),
+    }
+
+
+def _frame_attacks() -> Attacks:
+    """Lies in the eight bytes before the metadata."""
+    good = arrow_message(*_with())
+    found = {
+        name: (with_body(pack("<Ii", *frame) + good[8:]), BatchFault.BAD_BODY)
+        for name, frame in {
+            "no-continuation": (0, unpack_from("<i", good, 4)[0]),
+            "metadata-negative": (0xFFFFFFFF, -8),
+            "metadata-none": (0xFFFFFFFF, 0),
+            "metadata-unaligned": (0xFFFFFFFF, 252),
+            "metadata-beyond": (0xFFFFFFFF, 4088),
+            "metadata-huge": (0xFFFFFFFF, 2**31 - 8),
+        }.items()
+    }
+    found["body-tiny"] = (with_body(bytes(16)), BatchFault.BAD_BODY)
+    return found
+
+
 def _with_parts(
     changed: dict[int, bytes], *, gap_bytes: int = 0, nodes: Sequence[tuple[int, int]] = ()
 ) -> tuple[Message, bytes]:
@@ -261,7 +308,7 @@ def _with_parts(
     return Message(rows=1, nodes=nodes or [(1, 0)] * 3, buffers=places), body
 
 
-def _header_list_attacks() -> dict[str, tuple[bytes, BatchFault]]:
+def _header_list_attacks() -> Attacks:
     header = BLANK._replace(attributes=HEADERS_BIT)
 
     def batch(
@@ -296,9 +343,9 @@ def _header_list_attacks() -> dict[str, tuple[bytes, BatchFault]]:
     }
 
 
-def _compression_attacks() -> dict[str, tuple[bytes, BatchFault]]:
+def _compression_attacks() -> Attacks:
     """Return frames that hold more or less than the header says, or are no frames."""
-    found: dict[str, tuple[bytes, BatchFault]] = {}
+    found: Attacks = {}
     good = read_header(samples()["plain-none"])
     body = bytes(samples()["plain-none"][HEADER_BYTES:])
     bad = BatchFault.BAD_COMPRESSION

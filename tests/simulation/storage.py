@@ -173,8 +173,12 @@ class SimFiles:
         if key in self._locked:
             raise FolderLocked(f"{path} is locked by process {LOCK_HOLDER}")
         file = self.open(path, create=True)
-        file.truncate(0)
-        file.write_at(0, [f"{LOCK_HOLDER}\n".encode()])
+        try:
+            file.truncate(0)
+            file.write_at(0, [f"{LOCK_HOLDER}\n".encode()])
+        except OSError:
+            file.close()
+            raise
         lock = self._locked[key] = _SimLock(self, key, file)
         return lock
 

@@ -11,7 +11,10 @@ memory, and on disk behind a header with a checksum:
     12  u32  CRC-32C of everything else, these four bytes counted as zeros
     16  i64  created_ms: broker time of the segment's first append, -1 unknown
     24  i64  appended_ms: broker time of its last append, -1 unknown
-    32  …    first column, then second column
+    32  i64  covered_bytes: size of the segment when it was indexed
+    40  …    first column, then second column
+
+Neither file is synced, so a power loss may bring back an older one: `covered_bytes` tells.
 
 An offset entry says: the batch with this base offset (relative to the segment's) starts at this
 position. A time entry says: every record with a later timestamp comes after this offset.
@@ -32,7 +35,10 @@ from tailrace.record.codec import crc32c
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 
-_HEADER: Final = struct.Struct("<4sHHIIqq")
+NOT_COVERED: Final = -1
+"""In `covered_bytes`: the two files were saved at different moments and do not go together."""
+
+_HEADER: Final = struct.Struct("<4sHHIIqqq")
 _CRC_AT: Final = 12
 _VERSION: Final = 1
 _OFFSET_MAGIC: Final = b"TRIX"
@@ -44,6 +50,7 @@ class SegmentIndex:
 
     __slots__ = (
         "appended_ms",
+        "covered_bytes",
         "created_ms",
         "offsets",
         "positions",
@@ -58,6 +65,7 @@ class SegmentIndex:
         self.time_offsets = array("I")
         self.created_ms = NO_TIMESTAMP_MS
         self.appended_ms = NO_TIMESTAMP_MS
+        self.covered_bytes = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -85,10 +93,10 @@ class SegmentIndex:
         at = bisect_right(self.offsets, relative_offset) - 1
         return (self.offsets[at], self.positions[at]) if at >= 0 else (0, 0)
 
-    def floor_position(self, position: int) -> int:
-        """The position of the last indexed batch that starts at or below `position`."""
+    def floor_position(self, position: int) -> tuple[int, int]:
+        """The last indexed batch that starts at or below `position`: (position, relative offset)."""
         at = bisect_right(self.positions, position) - 1
-        return self.positions[at] if at >= 0 else 0
+        return (self.positions[at], self.offsets[at]) if at >= 0 else (0, 0)
 
     def before_time(self, timestamp_ms: int) -> int:
         """A relative offset that every record at or after `timestamp_ms` comes after, or -1."""
@@ -112,24 +120,30 @@ class SegmentIndex:
     def decode(cls, offset_data: bytes, time_data: bytes, *, segment_bytes: int) -> SegmentIndex:
         """Read both files back; raise CorruptCheckpoint when either is not whole and plausible."""
         index = cls()
-        index._decode(_OFFSET_MAGIC, offset_data, index.offsets, index.positions)
-        index._decode(_TIME_MAGIC, time_data, index.timestamps, index.time_offsets)
+        of_offsets = index._decode(_OFFSET_MAGIC, offset_data, index.offsets, index.positions)
+        of_times = index._decode(_TIME_MAGIC, time_data, index.timestamps, index.time_offsets)
+        index.created_ms, index.appended_ms, covered_bytes = map(max, of_offsets, of_times)
+        index.covered_bytes = covered_bytes if of_offsets == of_times else NOT_COVERED
         if index.positions and index.positions[-1] >= segment_bytes:
             raise CorruptCheckpoint("offset index points beyond the end of its segment")
         return index
 
     def _encode(self, magic: bytes, first: array[int], second: array[int]) -> bytes:
         columns = _little_endian(first) + _little_endian(second)
-        times = (self.created_ms, self.appended_ms)
-        blank = _HEADER.pack(magic, _VERSION, 0, len(first), 0, *times)
+        saved = (self.created_ms, self.appended_ms, self.covered_bytes)
+        blank = _HEADER.pack(magic, _VERSION, 0, len(first), 0, *saved)
         crc = crc32c(blank + columns)
-        return _HEADER.pack(magic, _VERSION, 0, len(first), crc, *times) + columns
+        return _HEADER.pack(magic, _VERSION, 0, len(first), crc, *saved) + columns
 
-    def _decode(self, magic: bytes, data: bytes, first: array[int], second: array[int]) -> None:
+    @staticmethod
+    def _decode(
+        magic: bytes, data: bytes, first: array[int], second: array[int]
+    ) -> tuple[int, int, int]:
+        """Fill the columns; return created_ms, appended_ms and covered_bytes."""
         what = "offset index" if magic == _OFFSET_MAGIC else "time index"
         if len(data) < _HEADER.size:
             raise CorruptCheckpoint(f"{what} is cut short: {len(data)} bytes")
-        found, version, reserved, count, crc, created_ms, appended_ms = _HEADER.unpack_from(data)
+        found, version, reserved, count, crc, *saved = _HEADER.unpack_from(data)
         if found != magic or version != _VERSION or reserved != 0:
             raise CorruptCheckpoint(f"{what} has an unknown magic or version")
         if len(data) != _HEADER.size + count * (first.itemsize + second.itemsize):
@@ -142,7 +156,8 @@ class SegmentIndex:
         if sys.byteorder == "big":
             first.byteswap()
             second.byteswap()
-        self.created_ms, self.appended_ms = created_ms, appended_ms
+        created_ms, appended_ms, covered_bytes = saved
+        return created_ms, appended_ms, covered_bytes
 
 
 def _little_endian(column: array[int]) -> bytes:

@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
 from tailrace.log.files import Buffer
 from tailrace.log.producers import ProducerStates
 from tailrace.log.retention import Expiry, SegmentFacts, expired, should_roll
-from tailrace.log.segment import Segment, Slice, Storage
+from tailrace.log.segment import LOG_SUFFIX, Segment, Slice, Storage, segment_name
 from tailrace.log.snapshots import (
     check_producer,
     load_producers,
@@ -49,6 +49,7 @@ from tailrace.log.snapshots import (
     remove_snapshots,
     write_snapshot,
 )
+from tailrace.log.swap import SwapRange, swap_in
 from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, Offset, TopicPartition
 from tailrace.record.header import (
     PREFIX_BYTES,
@@ -138,7 +139,9 @@ class PartitionLog:
         producers: ProducerStates,
         log_start: int,
         recovery_point: int,
+        synced: bool = False,
     ) -> None:
+        """`synced`: names and epochs in the folder are durable, as after a clean shutdown."""
         self.storage = storage
         self.folder = folder
         self.partition = partition
@@ -152,8 +155,8 @@ class PartitionLog:
         self._checkpoints = checkpoints
         self._bases = [segment.base_offset for segment in segments]
         self._generation = 0
-        self._names_unsynced = True
-        self._epochs_unsynced = True
+        self._names_unsynced = not synced
+        self._epochs_unsynced = not synced
         self._closed: str | None = None
 
     # Appending.
@@ -199,7 +202,7 @@ class PartitionLog:
             self._write(buffers, placed, now_ms)
         return results
 
-    def append_as_follower(self, data: bytes, *, now_ms: int) -> int:
+    def append_as_follower(self, data: Buffer, *, now_ms: int) -> int:
         """Store batches exactly as the leader has them; return the new log end."""
         self._check_open()
         headers: list[BatchHeader] = []
@@ -240,6 +243,9 @@ class PartitionLog:
             return None
         segment = self.segments[bisect_right(self._bases, offset) - 1]
         found = segment.locate(offset, up_to=limit, bytes_max=bytes_max, min_one=min_one)
+        if found.size == 0 and found.position >= segment.size:
+            # Whoever took this for the end of the log would wait here for ever.
+            raise CorruptBatch(BatchFault.CUT_SHORT, f"{segment.path} ends before {offset}")
         return found if found.size else None
 
     def read(
@@ -294,13 +300,14 @@ class PartitionLog:
         """Remove everything and go on, empty, at `offset`; durable on return."""
         self._check_open()
         with self._cutting():
-            self._lower_recovery_point(offset)
+            # A crash may leave any part of the log below the new log start, or nothing of it.
+            self._lower_recovery_point(0)
+            self._checkpoints.set_log_start(offset)
             while self.segments:
                 self._drop_last_segment()
             remove_snapshots(self.storage, self.folder, lambda _: True)
             self.epochs = EpochHistory()
             self._save_epochs(durable=True)
-            self._checkpoints.set_log_start(offset)
             self._add_segment(offset)
             self.storage.files.sync_folder(self.folder)
         self.producers = ProducerStates()
@@ -316,6 +323,8 @@ class PartitionLog:
         with self._cutting():
             self._checkpoints.set_log_start(offset)
             self.log_start = offset
+            if self.epochs.truncate_start(offset):
+                self._epochs_unsynced = True
             count = max(bisect_right(self._bases, offset) - 1, 0)
             self._drop_first_segments(count)
         return count
@@ -343,13 +352,26 @@ class PartitionLog:
     def expire_producers(self, *, now_ms: int) -> None:
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
-    def replace_segments(self, count_from: int, count: int, segment: Segment) -> None:
-        """Put a compacted segment in the place of a run of old ones, whose files are gone."""
-        for old in self.segments[count_from : count_from + count]:
-            old.forget()
-        self.segments[count_from : count_from + count] = [segment]
-        self._bases = [each.base_offset for each in self.segments]
-        self._names_unsynced = True
+    @property
+    def generation(self) -> int:
+        """Changes whenever offsets are given up at the end: what was read before may be gone."""
+        return self._generation
+
+    def swap_segments(self, cleaned: Segment, swap: SwapRange) -> list[Segment]:
+        """Put a synced compacted segment in the place of those in its range; durable on return."""
+        self._check_open()
+        start, end = bisect_left(self._bases, swap.base), bisect_left(self._bases, swap.end)
+        old = self.segments[:-1][start:end]
+        theirs = (old[0].base_offset, old[-1].next_offset) if old else None
+        if {(cleaned.base_offset, cleaned.next_offset), swap} != {theirs}:
+            raise InvariantViolation(f"{self.partition}: no segments for {swap}")
+        with self._cutting():
+            swap_in(self.storage.files, self.folder, swap)
+        for each in (cleaned, *old):
+            each.forget()
+        cleaned.path = old[0].path
+        self.segments[start:end], self._bases[start:end] = [cleaned], [swap.base]
+        return old
 
     # Rolling, flushing, closing.
 
@@ -362,6 +384,7 @@ class PartitionLog:
         try:
             self._add_segment(self.log_end)
         except OSError as error:
+            self._undo_segment(self.log_end)
             raise StorageError(f"{self.partition}: no new segment: {error}") from error
         self._save_derived(old)
         old.release_index()
@@ -400,12 +423,7 @@ class PartitionLog:
     def fail_flush(self, error: OSError) -> StorageError:
         """The work failed: what was not durable before counts as lost, and the log stops."""
         self._closed = f"a sync failed ({error}); reopen it"
-        marker = f"{self.folder}/{SYNC_FAILED_FILE}"
-        try:
-            data = str(self.recovery_point).encode()
-            write_atomically(self.storage.files, marker, data, durable=True)
-        except OSError as second:
-            error.add_note(f"the marker {marker} could not be written either: {second}")
+        mark_failed_sync(self.storage, self.folder, self.recovery_point, error)
         failure = StorageError(f"{self.partition}: sync failed: {error}")
         failure.__cause__ = error
         return failure
@@ -424,8 +442,7 @@ class PartitionLog:
     def close(self) -> None:
         """Flush, write what makes the next opening quick, and refuse everything from now on."""
         self.flush()
-        active = self.segments[-1]
-        active.save_index(final=True)
+        self.segments[-1].save_index(final=True)
         write_snapshot(self.storage, self.folder, self.producers, self.log_end)
         self.abandon("it was closed")
 
@@ -503,6 +520,10 @@ class PartitionLog:
         try:
             active.write(buffers)
         except OSError as error:
+            try:
+                active.undo_write()
+            except OSError as second:
+                raise self.fail_flush(second) from error
             raise StorageError(f"{self.partition}: append failed: {error}") from error
         for header in headers:
             active.added(header, now_ms=now_ms)
@@ -556,13 +577,17 @@ class PartitionLog:
         )
 
     def _truncate(self, offset: int, now_ms: int) -> None:
-        self._lower_recovery_point(offset)
+        self._lower_recovery_point(self._batch_start(offset))
         while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
             self._drop_last_segment()
         active = self.segments[-1]
         active.hold_index()
         if offset < active.next_offset:
-            active.truncate(offset)
+            try:
+                active.truncate(offset)
+            except OSError as error:
+                # The sync of the cut had to save all that was not durable below it as well.
+                raise self.fail_flush(error) from error
         self.log_end = active.next_offset
         self.recovery_point = min(self.recovery_point, self.log_end)
         self.epochs.truncate_end(self.log_end)
@@ -570,13 +595,24 @@ class PartitionLog:
         self._save_epochs(durable=True)
         self.storage.files.sync_folder(self.folder)
         self.producers = load_producers(self.storage, self.folder, self.segments, now_ms=now_ms)
+        if self.log_end < self.log_start:
+            # The batch that was cut began below the log start.
+            self._checkpoints.set_log_start(self.log_end)
+            self.log_start = self.log_end
+
+    def _batch_start(self, offset: int) -> int:
+        """The first offset of the batch that holds `offset`: where a cut at it really ends."""
+        segment = self.segments[bisect_right(self._bases, offset) - 1]
+        for _, header in segment.walk(segment.position_of(offset)):
+            return header.base_offset
+        return offset
 
     @contextmanager
     def _cutting(self) -> Iterator[None]:
         """An error of the disk in here leaves memory and disk at odds: the log must be reopened."""
         try:
             yield
-        except OSError as error:
+        except (OSError, CorruptBatch) as error:
             self.abandon(f"it failed while it was cut ({error}); reopen it")
             raise StorageError(f"{self.partition}: {error}") from error
 
@@ -596,6 +632,16 @@ class PartitionLog:
         self.segments.append(segment)
         self._bases.append(base_offset)
         self._names_unsynced = True
+
+    def _undo_segment(self, base_offset: int) -> None:
+        """Remove what a failed creation left, or stop: it would hide what is appended next."""
+        path = f"{self.folder}/{segment_name(base_offset, LOG_SUFFIX)}"
+        self.storage.cache.forget(path)
+        try:
+            if self.storage.files.exists(path):
+                self.storage.files.remove(path)
+        except OSError as error:
+            self.abandon(f"{path} can neither be used nor removed ({error}); reopen it")
 
     def _drop_last_segment(self) -> None:
         self.segments.pop().remove()
@@ -639,6 +685,15 @@ class PartitionLog:
             write_snapshot(self.storage, self.folder, self.producers, self.log_end)
         except OSError:
             closed.remove_index_files()
+
+
+def mark_failed_sync(storage: Storage, folder: str, durable_end: int, error: OSError) -> None:
+    """Note for the next opening that nothing from `durable_end` on may be trusted."""
+    marker = f"{folder}/{SYNC_FAILED_FILE}"
+    try:
+        write_atomically(storage.files, marker, str(durable_end).encode(), durable=True)
+    except OSError as second:
+        error.add_note(f"the marker {marker} could not be written either: {second}")
 
 
 def _check_continues(before: BatchHeader, header: BatchHeader) -> None:

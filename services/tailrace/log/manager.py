@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -47,6 +48,7 @@ from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.segment import IndexCache, Storage
+from tailrace.log.swap import segment_bases
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
@@ -92,32 +94,26 @@ class DataFolder:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
+        self.cleaned: dict[TopicPartition, Offset] = {}
         self.clean: CleanShutdown | None = None
         self.meta: MetaProperties | None = None
 
     def open(self, report: ManagerReport) -> None:
-        """Lock the folder and read what is beside the logs."""
+        """Lock the folder and read what is beside the logs; nothing else is changed."""
         self._files.make_folder(self.path)
         self._lock = self._files.lock(f"{self.path}/{LOCK_FILE}")
         self.meta = self._load(META_PROPERTIES, report, must_be_good=True)
+        if self.meta is None:
+            self._sync_folders_above()
         self.clean = self._load(CLEAN_SHUTDOWN, report)
-        recovery_points, log_starts = (
-            self._load(RECOVERY_POINTS, report),
-            self._load(LOG_STARTS, report),
-        )
-        self.recovery_points = dict(recovery_points) if recovery_points is not None else {}
-        self.log_starts = dict(log_starts) if log_starts is not None else {}
-        if self.clean is not None:
-            self._files.remove(f"{self.path}/{CLEAN_SHUTDOWN.file_name}")
-            self._files.sync_folder(self.path)
-        elif self.meta is not None:
-            report.clean = False
+        self.recovery_points = self._load_offsets(RECOVERY_POINTS, report)
+        self.log_starts = self._load_offsets(LOG_STARTS, report)
+        self.cleaned = self._load_offsets(CLEANED, report)
         if self.meta is not None and self.meta.boot_id != self._files.boot_id():
             report.same_boot = False
-        self._remove_deleted(report)
 
-    def claim(self, identity: Identity) -> None:
-        """Make sure that the folder is ours, and note under which boot it is written now."""
+    def check(self, identity: Identity) -> None:
+        """Make sure that the folder is ours."""
         found = self.meta
         if found is not None and (found.cluster_id, found.broker_id) != (
             identity.cluster_id,
@@ -127,7 +123,14 @@ class DataFolder:
                 f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, "
                 f"not to broker {identity.broker_id} of cluster {identity.cluster_id}"
             )
-        incarnation = identity.incarnation if found is None else found.incarnation
+
+    def claim(self, identity: Identity, report: ManagerReport) -> None:
+        """From here on the folder changes: take the marker away, note the boot."""
+        if self.clean is not None:
+            self._files.remove(f"{self.path}/{CLEAN_SHUTDOWN.file_name}")
+            self._files.sync_folder(self.path)
+        self._remove_deleted(report)
+        incarnation = identity.incarnation if self.meta is None else self.meta.incarnation
         self.meta = MetaProperties(
             identity.cluster_id, identity.broker_id, incarnation, self._files.boot_id()
         )
@@ -147,6 +150,7 @@ class DataFolder:
         write_atomically(self._files, path, encode(kind, value), durable=True)
 
     def lower_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        self.set_cleaned(partition, min(offset, self.cleaned.get(partition, Offset(0))))
         with self._mutex:
             if self.recovery_points.get(partition, 0) > offset:
                 self.recovery_points[partition] = Offset(offset)
@@ -164,25 +168,61 @@ class DataFolder:
                 self.log_starts[partition] = Offset(offset)
                 self.store(LOG_STARTS, self.log_starts)
 
+    def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
+        with self._mutex:
+            if self.cleaned.get(partition, 0) != offset:
+                self.cleaned[partition] = Offset(offset)
+                self.store(CLEANED, self.cleaned)
+
     def checkpoint(self) -> None:
         """Store how far the logs are durable and where they start."""
         with self._mutex:
             for partition, log in self.logs.items():
                 self.recovery_points[partition] = Offset(log.recovery_point)
                 self.log_starts[partition] = Offset(log.log_start)
-            self.store(RECOVERY_POINTS, self.recovery_points)
+            # In this order: retention raises both, and what it removed may come back unsynced
+            # after a power loss. The log start says that it does not count, the recovery point
+            # alone would call it damage.
             self.store(LOG_STARTS, self.log_starts)
+            self.store(RECOVERY_POINTS, self.recovery_points)
+
+    def keep_only(self, partitions: list[TopicPartition]) -> None:
+        """Drop what the checkpoints say of partitions that are gone; durable on return.
+
+        A partition that is made anew under an old name must not find the old offsets.
+        """
+        known = set(partitions)
+        for kind, offsets in (
+            (RECOVERY_POINTS, self.recovery_points),
+            (LOG_STARTS, self.log_starts),
+            (CLEANED, self.cleaned),
+        ):
+            gone = [each for each in offsets if each not in known]
+            for partition in gone:
+                del offsets[partition]
+            if gone:
+                self.store(kind, offsets)
 
     def forget(self, partition: TopicPartition) -> None:
         with self._mutex:
             self.logs.pop(partition, None)
             self.recovery_points.pop(partition, None)
             self.log_starts.pop(partition, None)
+            self.cleaned.pop(partition, None)
+            watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
+            if watermarks.pop(partition, None) is not None:
+                self.store(HIGH_WATERMARKS, watermarks)
+            self.store(CLEANED, self.cleaned)
             self.store(RECOVERY_POINTS, self.recovery_points)
             self.store(LOG_STARTS, self.log_starts)
 
     def close(self) -> None:
-        """Close every log; only when all of them closed in order is the folder marked as clean."""
+        """Close every log; the marker names those that were closed in order.
+
+        Does nothing when the folder is not open: it may be another process's by now.
+        """
+        if self._lock is None:
+            return
         entries: dict[TopicPartition, CleanPartition] = {}
         failures: list[str] = []
         for partition, log in self.logs.items():
@@ -199,8 +239,7 @@ class DataFolder:
                 active.size,
             )
         self.checkpoint()
-        if len(entries) == len(self.partitions()):
-            self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
+        self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
         self.release()
         if failures:
             raise StorageError(f"{self.path} was not closed cleanly: " + "; ".join(failures))
@@ -221,9 +260,26 @@ class DataFolder:
             report.notes.append(f"not used: {error}")
             return None
 
+    def _load_offsets(
+        self, kind: Kind[OffsetMap], report: ManagerReport
+    ) -> dict[TopicPartition, Offset]:
+        found = self._load(kind, report)
+        return dict(found) if found is not None else {}
+
+    def _sync_folders_above(self) -> None:
+        """The folder may have been made just now: its name, and those above it, have to last."""
+        for above in PurePosixPath(self.path).parents:
+            try:
+                self._files.sync_folder(str(above))
+            except PermissionError:
+                # A folder that we may not even read is not one that we made a name in.
+                return
+
     def _remove_deleted(self, report: ManagerReport) -> None:
         for name in self._files.list(self.path):
-            if name.endswith(DELETED_SUFFIX):
+            if name.endswith(DELETED_SUFFIX) and TopicPartition.parse(
+                name.removesuffix(DELETED_SUFFIX)
+            ):
                 self._files.remove_folder(f"{self.path}/{name}")
                 report.notes.append(f"finished the deletion of {name}")
 
@@ -273,12 +329,15 @@ class LogManager:
             for folder in self.folders:
                 folder.open(report)
             for folder in self.folders:
-                folder.claim(self._identity)
+                folder.check(self._identity)
+            for folder in self.folders:
+                folder.claim(self._identity, report)
             for folder in self.folders:
                 self._open_logs(folder, report, now_ms)
         except BaseException:
             for folder in self.folders:
                 folder.release()
+            self.storage.cache.close()
             raise
         return report
 
@@ -293,8 +352,14 @@ class LogManager:
         """Make the log of a new partition, in the folder that has the fewest."""
         if partition in self._folder_of:
             raise InvariantViolation(f"{partition} is there already")
+        for each in self.folders:
+            if self._files.exists(f"{each.path}/{partition}"):
+                # A creation that failed half-way left it there.
+                self._discard(each, partition)
         folder = min(self.folders, key=lambda each: len(each.logs))
         path = f"{folder.path}/{partition}"
+        if partition in folder.recovery_points or partition in folder.log_starts:
+            folder.forget(partition)
         self._files.make_folder(path)
         metadata = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
         metadata_path = f"{path}/{PARTITION_METADATA.file_name}"
@@ -310,25 +375,24 @@ class LogManager:
 
     def repair(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
         """Open a damaged log with what is whole of it; the rest must come from the leader."""
-        folder = self._folder_of[partition]
-        _, report = self._open_log(folder, partition, now_ms, accept_loss=True)
-        return report
+        return self._open_again(partition, now_ms, accept_loss=True)
+
+    def reopen(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
+        """Open a log anew that a failed sync or cut has stopped: what was not durable goes."""
+        return self._open_again(partition, now_ms, accept_loss=False)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Remove a partition; the rename makes it final, the rest may finish at the next start."""
-        folder = self._folder_of.pop(partition)
+        """Remove a partition; the rename makes it final, the rest may finish at the next start.
+
+        After an error the log is closed and the call can be repeated.
+        """
+        folder = self._folder_of[partition]
         log = self.logs.pop(partition, None)
+        folder.logs.pop(partition, None)
         if log is not None:
             log.abandon("it was deleted")
-        path = f"{folder.path}/{partition}"
-        doomed = f"{folder.path}/{partition}{DELETED_SUFFIX}"
-        if self._files.exists(doomed):
-            self._files.remove_folder(doomed)
-        self._files.rename(path, doomed)
-        self._files.sync_folder(folder.path)
-        self.storage.cache.forget_folder(path)
-        folder.forget(partition)
-        self._files.remove_folder(doomed)
+        self._discard(folder, partition)
+        del self._folder_of[partition]
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         return self._load_all(HIGH_WATERMARKS)
@@ -336,12 +400,13 @@ class LogManager:
     def store_high_watermarks(self, offsets: OffsetMap) -> None:
         self._store_all(HIGH_WATERMARKS, offsets)
 
-    def load_cleaned(self) -> dict[TopicPartition, Offset]:
-        """Up to where each log was compacted."""
-        return self._load_all(CLEANED)
+    def cleaned_to(self, partition: TopicPartition) -> Offset:
+        """Up to where a log was compacted; never above where it was cut off since."""
+        return self._folder_of[partition].cleaned.get(partition, Offset(0))
 
-    def store_cleaned(self, offsets: OffsetMap) -> None:
-        self._store_all(CLEANED, offsets)
+    def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
+        """Note that a log was compacted up to here; durable on return."""
+        self._folder_of[partition].set_cleaned(partition, offset)
 
     def checkpoint(self) -> None:
         for folder in self.folders:
@@ -360,23 +425,76 @@ class LogManager:
         if failures:
             raise StorageError("; ".join(failures))
 
+    def _open_again(
+        self, partition: TopicPartition, now_ms: int, *, accept_loss: bool
+    ) -> OpenReport:
+        folder = self._folder_of[partition]
+        log = self.logs.pop(partition, None)
+        folder.logs.pop(partition, None)
+        if log is not None:
+            log.abandon("it is opened anew")
+        _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss)
+        return report
+
+    def _discard(self, folder: DataFolder, partition: TopicPartition) -> None:
+        path = f"{folder.path}/{partition}"
+        doomed = f"{folder.path}/{partition}{DELETED_SUFFIX}"
+        if self._files.exists(path):
+            if self._files.exists(doomed):
+                self._files.remove_folder(doomed)
+            self._files.rename(path, doomed)
+        self._files.sync_folder(folder.path)
+        self.storage.cache.forget_folder(path)
+        folder.forget(partition)
+        if self._files.exists(doomed):
+            self._files.remove_folder(doomed)
+
     def _open_logs(self, folder: DataFolder, report: ManagerReport, now_ms: int) -> None:
         partitions = folder.partitions()
+        folder.keep_only(partitions)
         for partition in partitions:
             if partition in self._folder_of:
                 raise InvariantViolation(f"{partition} is in {folder.path} and in another folder")
             self._folder_of[partition] = folder
+            if folder.clean is None or partition not in folder.clean.partitions:
+                report.clean = False
         threads = self._config.num_recovery_threads_per_data_dir
-        with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:
-            waiting = [
-                (each, pool.submit(self._open_log, folder, each, now_ms)) for each in partitions
-            ]
-            for partition, opening in waiting:
-                try:
-                    report.opened.append(opening.result()[1])
-                except DamagedLog as error:
-                    report.damaged[partition] = error
+        if threads == 1:
+            for partition in partitions:
+                self._open_found(folder, partition, report, now_ms)
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:
+                waiting = [
+                    pool.submit(self._open_found, folder, each, report, now_ms)
+                    for each in partitions
+                ]
+                for opening in waiting:
+                    opening.result()
         folder.clean = None
+
+    def _open_found(
+        self, folder: DataFolder, partition: TopicPartition, report: ManagerReport, now_ms: int
+    ) -> None:
+        try:
+            if self._has_metadata(folder, partition):
+                report.opened.append(self._open_log(folder, partition, now_ms)[1])
+                return
+        except (DamagedLog, CorruptCheckpoint) as error:
+            report.damaged[partition] = error
+            return
+        # Its creation was interrupted before anyone could know of it.
+        self._files.remove_folder(f"{folder.path}/{partition}")
+        del self._folder_of[partition]
+        report.notes.append(f"removed {partition}, which was never finished")
+
+    def _has_metadata(self, folder: DataFolder, partition: TopicPartition) -> bool:
+        path = f"{folder.path}/{partition}"
+        metadata_path = f"{path}/{PARTITION_METADATA.file_name}"
+        if read_or_none(self._files, metadata_path, PARTITION_METADATA) is not None:
+            return True
+        if segment_bases(self._files, path):
+            raise CorruptCheckpoint(f"{metadata_path} is missing")
+        return False
 
     def _open_log(
         self,

@@ -11,7 +11,6 @@ Folders can be made and removed in it but not renamed: opening a log never does.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -186,7 +185,7 @@ class OverlayFiles:
             return Change(ChangeKind.CUT, content.keep) if cut else None
         same = (
             is_below
-            and content.source is None
+            and content.keep == 0
             and self._below.size(path) == content.size
             and self._below.read(path) == bytes(content.added)
         )
@@ -283,4 +282,4 @@ class _Content:
 
 
 def _missing(path: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return FileNotFoundError(errno.ENOENT, "No such file or directory", path)

@@ -4,7 +4,8 @@ After a clean shutdown nothing is scanned: the marker says where the log ends. O
 below the recovery point is trusted, what is above is scanned with its checksums, and the log is
 cut at the first batch that is torn or damaged. Damage *below* the recovery point is not cut away
 silently: those records were durable and may be acknowledged, so `DamagedLog` is raised, and the
-caller repairs the replica from its leader (`accept_loss=True` cuts and opens what is whole).
+caller repairs the replica from its leader: `accept_loss=True` verifies the whole log, cuts it at
+the damage and opens what is before. What was given up (below the log start) cannot be damaged.
 
 Opening is idempotent: killed at any point and started again it comes to the same log, and every
 segment that was recovered is reported by `progress`, so that a loop of crashes still advances.
@@ -12,9 +13,11 @@ segment that was recovered is reported by `progress`, so that a loop of crashes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tailrace.config import LogConfig
 from tailrace.epochs import EpochHistory
@@ -27,7 +30,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
-from tailrace.log.log import SYNC_FAILED_FILE, LogCheckpoints, PartitionLog
+from tailrace.log.log import SYNC_FAILED_FILE, LogCheckpoints, PartitionLog, mark_failed_sync
 from tailrace.log.producers import ProducerStates
 from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
 from tailrace.log.snapshots import load_producers, remove_snapshots
@@ -66,24 +69,31 @@ def open_log(
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[PartitionLog, OpenReport]:
     """Open the log in `folder`; see the module's description for what that promises."""
-    opening = _Opening(storage, folder, partition, config, accept_loss, progress)
+    opening = _Opening(storage, folder, partition, config, checkpoints, accept_loss, progress)
     opening.tidy()
-    limit = opening.trusted_limit()
+    limit = opening.trusted_limit(recovery_point)
     if limit is not None:
+        checkpoints.lower_recovery_point(limit)
         recovery_point, clean = min(recovery_point, limit), None
     segments = opening.segments(log_start)
-    opening.report.clean = clean is not None and _matches(clean, segments[-1])
-    if clean is not None and opening.report.clean:
-        segments[-1].next_offset = clean.log_end
-        epochs = opening.stored_epochs(segments)
-        recovery_point = clean.log_end
+    if clean is not None:
+        # Whether or not the marker still fits: all this was durable.
+        recovery_point = max(recovery_point, clean.log_end)
+        log_start = max(log_start, clean.log_start)
+    if clean is not None and _matches(clean, segments[-1]) and not accept_loss:
+        opening.report.clean = True
+        segments[-1].next_offset = recovery_point = clean.log_end
+        epochs = opening.stored_epochs(segments, up_to=recovery_point)
     else:
+        scan_from = recovery_point
         if clean is not None:
             opening.report.mended.append("the clean-shutdown marker does not fit: scanning")
-            recovery_point = min(recovery_point, segments[-1].base_offset)
-        epochs = opening.recover(segments, recovery_point, limit)
-    log_end = segments[-1].next_offset
-    if log_start > log_end:
+            scan_from = min(recovery_point, segments[-1].base_offset)
+        if accept_loss:
+            scan_from = segments[0].base_offset
+        recovery = _Recovery(recovery_point, scan_from, limit, log_start)
+        epochs = opening.recover(segments, recovery)
+    if log_start > segments[-1].next_offset:
         segments = opening.start_over(segments, log_start)
         epochs = EpochHistory()
     log_start = max(log_start, segments[0].base_offset)
@@ -99,11 +109,25 @@ def open_log(
         producers=opening.producers(segments, now_ms),
         log_start=log_start,
         recovery_point=min(max(recovery_point, segments[0].base_offset), segments[-1].next_offset),
+        synced=opening.report.clean,
     )
     if not opening.report.clean:
         log.flush()
         opening.forget_failure()
     return log, opening.report
+
+
+class _Recovery(NamedTuple):
+    """Where to scan from, and how to judge what is found.
+
+    Nothing above `limit` is trusted. Damage below `recovery_point` is reported, unless all that
+    was durable is below `log_start` and so was given up.
+    """
+
+    recovery_point: int
+    scan_from: int
+    limit: int | None
+    log_start: int
 
 
 @dataclass(slots=True)
@@ -114,6 +138,7 @@ class _Opening:
     folder: str
     partition: TopicPartition
     config: LogConfig
+    checkpoints: LogCheckpoints
     accept_loss: bool
     progress: Callable[[int], None]
     report: OpenReport = field(init=False)
@@ -132,13 +157,13 @@ class _Opening:
             finish_swap(files, self.folder, swap)
             self.report.mended.append(f"finished the compaction of {swap.base} to {swap.end}")
 
-    def trusted_limit(self) -> int | None:
+    def trusted_limit(self, recovery_point: int) -> int | None:
         """The offset that a failed sync left behind: nothing from there on can be trusted."""
         path = f"{self.folder}/{SYNC_FAILED_FILE}"
         if not self.storage.files.exists(path):
             return None
         text = self.storage.files.read(path).decode("ascii", errors="replace")
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() else recovery_point
 
     def forget_failure(self) -> None:
         path = f"{self.folder}/{SYNC_FAILED_FILE}"
@@ -154,10 +179,11 @@ class _Opening:
         segments = [self._found_segment(base) for base in bases]
         for segment, after in pairwise(segments):
             segment.next_offset = after.base_offset
+        self._drop_below(segments, log_start)
         return segments
 
-    def stored_epochs(self, segments: list[Segment]) -> EpochHistory:
-        """The stored leader epochs, or what the batches themselves say."""
+    def stored_epochs(self, segments: list[Segment], *, up_to: int) -> EpochHistory:
+        """The stored leader epochs, or what the batches below `up_to` say."""
         path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
         try:
             entries = read_or_none(self.storage.files, path, LEADER_EPOCHS)
@@ -165,40 +191,60 @@ class _Opening:
                 return EpochHistory(entries)
         except CorruptCheckpoint as error:
             self.report.mended.append(f"rebuilt leader epochs: {error}")
-        epochs = EpochHistory()
+        epochs, offset = EpochHistory(), segments[0].base_offset
         try:
             for segment in segments:
                 for _, header in segment.walk(0):
+                    if header.base_offset >= up_to:
+                        return epochs
                     if header.leader_epoch > epochs.latest:
                         epochs.assign(header.leader_epoch, header.base_offset)
-        except CorruptBatch:
-            # The scan that follows finds the same damage and decides what to do about it.
-            return epochs
+                    offset = header.next_offset
+        except CorruptBatch as error:
+            # From `up_to` on nothing is trusted anyhow: the scan that follows decides.
+            if offset < up_to:
+                raise self._damaged(offset, up_to, str(error)) from error
         return epochs
 
-    def recover(
-        self, segments: list[Segment], recovery_point: int, limit: int | None
-    ) -> EpochHistory:
-        """Scan what is above the recovery point, cut where it ends; return the epochs."""
+    def _drop_below(self, segments: list[Segment], log_start: int) -> None:
+        """Remove again what was removed before and came back after a power loss.
+
+        It need not be whole: it was perhaps never synced.
+        """
+        if len(segments) == 1 or segments[0].next_offset > log_start:
+            return
+        while len(segments) > 1 and segments[0].next_offset <= log_start:
+            gone = segments.pop(0)
+            gone.remove()
+            self.report.mended.append(f"removed {gone.path}: it is below the log start")
+        first = segments[0].base_offset
+        remove_snapshots(self.storage, self.folder, lambda offset: offset < first)
+
+    def recover(self, segments: list[Segment], recovery: _Recovery) -> EpochHistory:
+        """Scan what may not be trusted, cut where it ends; return the epochs."""
         first = next(
-            (at for at, each in enumerate(segments[:-1]) if each.next_offset > recovery_point),
+            (at for at, each in enumerate(segments[:-1]) if each.next_offset > recovery.scan_from),
             len(segments) - 1,
         )
-        epochs = self.stored_epochs(segments[: first + 1])
-        epochs.truncate_end(recovery_point)
+        epochs = self.stored_epochs(segments[: first + 1], up_to=recovery.scan_from)
+        epochs.truncate_end(recovery.scan_from)
         for at in range(first, len(segments)):
             segment = segments[at]
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
-            problem = self._scan(segment, epochs, recovery_point, limit)
+            problem = self._scan(segment, epochs, recovery)
             if problem is None and following not in {None, segment.next_offset}:
                 problem = f"offsets {segment.next_offset} to {following} are missing"
-            if segment.next_offset < recovery_point and (problem or following is None):
-                self._refuse_damage(segment, recovery_point, problem or "the end is missing")
+            if segment.next_offset < recovery.recovery_point and (problem or following is None):
+                self._admit_loss(segment, recovery, problem or "the end is missing")
             if problem is not None:
-                self._cut(segments, at, problem)
+                with self._saving(max(recovery.recovery_point, segment.base_offset)):
+                    self._cut(segments, at, problem)
                 break
             if following is not None:
-                self._keep_progress(segment, epochs)
+                self._keep_progress(segment, epochs, recovery)
+        if recovery.limit is not None:
+            with self._saving(recovery.limit):
+                segments[-1].cut(again=True)
         log_end = segments[-1].next_offset
         epochs.truncate_end(log_end)
         remove_snapshots(self.storage, self.folder, lambda offset: offset > log_end)
@@ -217,20 +263,24 @@ class _Opening:
         return [fresh]
 
     def producers(self, segments: list[Segment], now_ms: int) -> ProducerStates:
-        return load_producers(self.storage, self.folder, segments, now_ms=now_ms)
+        try:
+            return load_producers(self.storage, self.folder, segments, now_ms=now_ms)
+        except CorruptBatch as error:
+            # Only in what was not scanned, below the recovery point.
+            base, log_end = segments[0].base_offset, segments[-1].next_offset
+            raise self._damaged(base, log_end, str(error)) from error
 
-    def _scan(
-        self, segment: Segment, epochs: EpochHistory, recovery_point: int, limit: int | None
-    ) -> str | None:
+    def _scan(self, segment: Segment, epochs: EpochHistory, recovery: _Recovery) -> str | None:
         """Take in the batches of a segment; return what is wrong with the first one left out."""
         size = segment.size
-        position = segment.resume_at(recovery_point)
+        position = segment.resume_at(recovery.scan_from)
+        limit = recovery.limit
         self.report.scanned_bytes += size - position
         try:
             for _, header in segment.scan(position, size):
                 if header.base_offset != segment.next_offset:
                     return f"offset {header.base_offset} does not continue {segment.next_offset}"
-                if header.leader_epoch < epochs.latest and header.base_offset >= recovery_point:
+                if header.leader_epoch < epochs.latest and header.base_offset >= recovery.scan_from:
                     return f"epoch {header.leader_epoch} follows {epochs.latest}"
                 if limit is not None and header.next_offset > limit:
                     return "a sync failed before it was durable"
@@ -241,17 +291,19 @@ class _Opening:
             return str(error)
         return None
 
-    def _refuse_damage(self, segment: Segment, recovery_point: int, problem: str) -> None:
-        what = f"{segment.path} at byte {segment.size}: {problem}"
-        if not self.accept_loss:
-            raise DamagedLog(
-                str(self.partition),
-                offset=segment.next_offset,
-                recovery_point=recovery_point,
-                detail=what,
-            )
-        self.report.mended.append(
-            f"offsets {segment.next_offset} to {recovery_point} were durable and are lost: {what}"
+    def _admit_loss(self, segment: Segment, recovery: _Recovery, problem: str) -> None:
+        """The log ends below what was durable: refuse that, or make it so, durably."""
+        if recovery.recovery_point > recovery.log_start:
+            what = f"{segment.path} at byte {segment.size}: {problem}"
+            if not self.accept_loss:
+                raise self._damaged(segment.next_offset, recovery.recovery_point, what)
+            lost = f"offsets {segment.next_offset} to {recovery.recovery_point}"
+            self.report.mended.append(f"{lost} were durable and are lost: {what}")
+        self.checkpoints.lower_recovery_point(segment.next_offset)
+
+    def _damaged(self, offset: int, recovery_point: int, detail: str) -> DamagedLog:
+        return DamagedLog(
+            str(self.partition), offset=offset, recovery_point=recovery_point, detail=detail
         )
 
     def _cut(self, segments: list[Segment], at: int, problem: str) -> None:
@@ -265,9 +317,21 @@ class _Opening:
         self.report.cut.append(f"cut {segment.path} at byte {segment.size}: {problem}")
         segment.cut()
 
-    def _keep_progress(self, segment: Segment, epochs: EpochHistory) -> None:
+    @contextmanager
+    def _saving(self, durable_end: int) -> Iterator[None]:
+        """A sync that fails in here has lost what it had to save, though it can still be read."""
+        try:
+            yield
+        except OSError as error:
+            mark_failed_sync(self.storage, self.folder, durable_end, error)
+            raise
+
+    def _keep_progress(
+        self, segment: Segment, epochs: EpochHistory, recovery: _Recovery
+    ) -> None:
         """Make a recovered segment durable, so that it need not be scanned again."""
-        segment.sync()
+        with self._saving(max(recovery.recovery_point, segment.base_offset)):
+            segment.sync()
         segment.save_index(final=True)
         segment.release_index()
         self._save_epochs(epochs)

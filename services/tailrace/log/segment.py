@@ -19,7 +19,7 @@ from tailrace.errors import BatchFault, CorruptBatch, CorruptCheckpoint
 from tailrace.log.checkpoints import write_atomically
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Buffer, Files
-from tailrace.log.index import SegmentIndex
+from tailrace.log.index import NOT_COVERED, SegmentIndex
 from tailrace.model import NO_TIMESTAMP_MS
 from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header, verify
 
@@ -43,7 +43,8 @@ class IndexCache:
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._by_path: OrderedDict[str, SegmentIndex] = OrderedDict()
+        # With each the bytes that it was counted with.
+        self._by_path: OrderedDict[str, tuple[SegmentIndex, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
@@ -52,15 +53,16 @@ class IndexCache:
 
     def get(self, path: str) -> SegmentIndex | None:
         with self._lock:
-            index = self._by_path.get(path)
-            if index is not None:
-                self._by_path.move_to_end(path)
-            return index
+            entry = self._by_path.get(path)
+            if entry is None:
+                return None
+            self._by_path.move_to_end(path)
+            return entry[0]
 
     def put(self, path: str, index: SegmentIndex) -> None:
         with self._lock:
             self._discard(path)
-            self._by_path[path] = index
+            self._by_path[path] = index, index.memory_bytes
             self._bytes += index.memory_bytes
             while self._bytes > self._bytes_max and len(self._by_path) > 1:
                 self._discard(next(iter(self._by_path)))
@@ -70,9 +72,9 @@ class IndexCache:
             self._discard(path)
 
     def _discard(self, path: str) -> None:
-        index = self._by_path.pop(path, None)
-        if index is not None:
-            self._bytes -= index.memory_bytes
+        entry = self._by_path.pop(path, None)
+        if entry is not None:
+            self._bytes -= entry[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,12 @@ class Storage:
 
 
 class Slice(NamedTuple):
-    """Whole batches that stand together in one file."""
+    """Whole batches that stand together in one file, and the offset that follows them."""
 
     path: str
     position: int
     size: int
+    next_offset: int
 
 
 def segment_name(offset: int, suffix: str) -> str:
@@ -164,7 +167,9 @@ class Segment:
             return self._index
         index = self._storage.indexes.get(self.path)
         if index is None:
-            index = self.load_index() or self.rebuild_index()
+            index = self.load_index()
+            if index is None or index.covered_bytes != self.size:
+                index = self.rebuild_index()
             self._storage.indexes.put(self.path, index)
         return index
 
@@ -177,14 +182,20 @@ class Segment:
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Write the bytes of whole batches at the end; `added` must follow for each of them.
 
-        A write that fails leaves the file as it was, or raises from the attempt to undo it.
+        A write that fails may leave any part of them behind: `undo_write`, or use it no more.
         """
         with self._storage.cache.use(self.path) as file:
-            try:
-                file.write_at(self.size, buffers)
-            except OSError:
-                file.truncate(self.size)
-                raise
+            file.write_at(self.size, buffers)
+
+    def undo_write(self) -> None:
+        """Remove what a failed write left at the end; durable on return.
+
+        Not durable, it could come back after a power loss: between what is written here next, or
+        at the end of a segment that everybody takes for whole.
+        """
+        with self._storage.cache.use(self.path) as file:
+            file.truncate(self.size)
+            file.sync()
 
     def added(self, header: BatchHeader, *, now_ms: int = NO_TIMESTAMP_MS) -> None:
         """Take note of a batch whose bytes now stand at the end of the file."""
@@ -192,12 +203,15 @@ class Segment:
         if index is None:
             index = self.hold_index()
         relative = header.base_offset - self.base_offset
-        if self._max_timestamp_ms is None or header.max_timestamp_ms > self._max_timestamp_ms:
-            self._max_timestamp_ms = header.max_timestamp_ms
+        max_timestamp_ms = self.max_timestamp_ms
         if self._bytes_since_entry >= self._index_interval_bytes:
             index.add(relative, self.size)
-            index.add_time(self._max_timestamp_ms, relative + header.last_offset_delta)
+            # Of what is below the entry, so that recovery can go on from it with the right time.
+            if relative:
+                index.add_time(max_timestamp_ms, relative - 1)
             self._bytes_since_entry = 0
+        if header.max_timestamp_ms > max_timestamp_ms:
+            self._max_timestamp_ms = header.max_timestamp_ms
         self._bytes_since_entry += header.length
         self.size += header.length
         self.next_offset = header.base_offset + header.last_offset_delta + 1
@@ -223,11 +237,17 @@ class Segment:
         self.size, self.next_offset = position, self.base_offset + relative
         return position
 
-    def cut(self) -> None:
-        """Cut the file off where the known batches end; durable on return."""
+    def cut(self, *, again: bool = False) -> None:
+        """Cut the file off where the known batches end; durable on return.
+
+        `again`: a sync failed, so the file may be longer on the disk than it looks. Then it is
+        lengthened first, because a cut that changes nothing would not be written.
+        """
         self.remove_index_files()
         self._saved_entries = 0
         with self._storage.cache.use(self.path) as file:
+            if again:
+                file.truncate(self.size + 1)
             file.truncate(self.size)
             file.sync()
 
@@ -245,13 +265,19 @@ class Segment:
             self._index = None
 
     def save_index(self, *, final: bool = False) -> None:
-        """Write both index files; only when they have grown much, unless it is the last time."""
-        index = self.index
+        """Write both index files; only when they have grown much, unless it is the last time.
+
+        An index that the segment does not hold has not changed since its files were written.
+        """
+        index = self._index
+        if index is None:
+            return
         if not final and len(index.offsets) - self._saved_entries < INDEX_SAVE_ENTRIES:
             return
         if self.next_offset > self.base_offset:
             index.add_time(self.max_timestamp_ms, self.next_offset - 1 - self.base_offset)
         self._saved_entries = len(index.offsets)
+        index.covered_bytes = self.size
         files = self._storage.files
         write_atomically(files, self._sibling(INDEX_SUFFIX), index.offset_bytes(), durable=False)
         write_atomically(files, self._sibling(TIME_INDEX_SUFFIX), index.time_bytes(), durable=False)
@@ -262,9 +288,10 @@ class Segment:
         try:
             offset_data = files.read(self._sibling(INDEX_SUFFIX))
             time_data = files.read(self._sibling(TIME_INDEX_SUFFIX))
-            return SegmentIndex.decode(offset_data, time_data, segment_bytes=max(self.size, 1))
+            index = SegmentIndex.decode(offset_data, time_data, segment_bytes=max(self.size, 1))
         except (FileNotFoundError, CorruptCheckpoint):
             return None
+        return index if index.covered_bytes != NOT_COVERED else None
 
     def rebuild_index(self) -> SegmentIndex:
         """Walk the batch headers and index them anew."""
@@ -325,39 +352,46 @@ class Segment:
                 position += at
 
     def position_of(self, offset: int) -> int:
-        """Where the batch that holds `offset` (or the first one after it) starts."""
+        """Where the batch that holds `offset` starts; the end of the file above the last one."""
+        return self._find(offset)[0]
+
+    def _find(self, offset: int) -> tuple[int, int]:
+        """Position and base offset of the batch that holds `offset`, or those of the next one."""
         if offset >= self.next_offset:
-            return self.size
+            return self.size, self.next_offset
         relative = offset - self.base_offset
         found, position = self.index.floor(relative)
         if found == relative:
-            return position
+            return position, offset
         for at, header in self.walk(position):
             if header.next_offset > offset:
-                return at
-        return self.size
+                return at, header.base_offset
+        return self.size, self.next_offset
 
     def locate(self, offset: int, *, up_to: int, bytes_max: int, min_one: bool) -> Slice:
         """The whole batches from `offset` on and below `up_to` that fit into `bytes_max`."""
-        start = self.position_of(offset)
-        limit = self.size if up_to >= self.next_offset else self.position_of(up_to)
+        start, _ = self._find(offset)
+        limit, limit_offset = self._find(up_to)
         if limit - start <= bytes_max:
-            return Slice(self.path, start, max(limit - start, 0))
-        end = self.index.floor_position(start + bytes_max)
+            return Slice(self.path, start, max(limit - start, 0), limit_offset)
+        end, next_offset = self.index.floor_position(start + bytes_max)
+        next_offset += self.base_offset
         if end <= start:
-            end = self._walk_to(start, bytes_max, min_one=min_one)
-        return Slice(self.path, start, end - start)
+            end, next_offset = self._walk_to(start, bytes_max, offset, min_one=min_one)
+        return Slice(self.path, start, end - start, next_offset)
 
-    def _walk_to(self, start: int, bytes_max: int, *, min_one: bool) -> int:
-        end = start
+    def _walk_to(
+        self, start: int, bytes_max: int, offset: int, *, min_one: bool
+    ) -> tuple[int, int]:
+        end, next_offset = start, offset
         for position, header in self.walk(start):
             after = position + header.length
             if after - start > bytes_max and not (min_one and end == start):
                 break
-            end = after
+            end, next_offset = after, header.next_offset
             if end - start >= bytes_max:
                 break
-        return end
+        return end, next_offset
 
     def read(self, position: int, size: int) -> bytes:
         with self._storage.cache.use(self.path) as file:

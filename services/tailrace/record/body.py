@@ -86,9 +86,11 @@ def deltas_problem(deltas: Array, last_delta_max: int) -> str | None:
     """Say what is wrong with the offset deltas of a compacted batch, or None."""
     if not len(deltas):
         return None
+    if deltas.null_count:
+        return "offset deltas that are null"
     if deltas[0].as_py() < 0 or deltas[-1].as_py() > last_delta_max:
         return f"offset deltas outside of 0 to {last_delta_max}"
-    if not pc.all(pc.greater(deltas[1:], deltas[:-1])).as_py():
+    if not pc.all(pc.greater(deltas[1:], deltas[:-1]), min_count=0).as_py():
         return "offset deltas that do not rise"
     return None
 

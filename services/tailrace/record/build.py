@@ -258,8 +258,10 @@ def compacted_batch(
     count = columns.num_rows
     deltas = offset_deltas.cast(pa.int32())
     problem = deltas_problem(deltas, header.last_offset_delta)
-    if problem is not None or len(deltas) != count or deltas.null_count:
-        raise ValueError(f"offset deltas of {count} rows: {problem or 'too many, few or null'}")
+    if problem is not None or len(deltas) != count:
+        raise ValueError(
+            f"{len(deltas)} offset deltas for {count} rows: {problem or 'not as many'}"
+        )
     arrays: list[Array] = [columns.column(name) for name in ("key", "value", "timestamp")]
     attributes = (header.attributes | COMPACTED_BIT) & ~(HEADERS_BIT | COMPRESSION_MASK)
     if header.has_headers and has_entries(columns.column("headers")):

@@ -16,8 +16,8 @@ import pyarrow as pa
 from tailrace.errors import BatchFault, CorruptBatch
 
 # An lz4 frame announces blocks of at most 4 MiB; its decompressor holds one coming in, one going
-# out and 128 KiB of history. zstd decompresses in one call and needs far less.
-DECOMPRESSOR_BYTES_MAX: Final = 9 << 20
+# out, 128 KiB of history, and Arrow 1 MiB to hand on. zstd decompresses in one call into the body.
+DECOMPRESSOR_BYTES_MAX: Final = 10 << 20
 
 Bytes: TypeAlias = bytes | pa.Buffer
 

@@ -247,7 +247,7 @@ def stamp(
     batch[position : position + PREFIX_BYTES] = prefix
 
 
-def append_time(batch: bytes, now_ms: int) -> bytes:
+def append_time(batch: Buffer, now_ms: int) -> bytes:
     """Return the batch with `now_ms` as the time of all its records and a new CRC."""
     header = read_header(batch)
     verify(batch, 0, header)

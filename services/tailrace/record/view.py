@@ -145,8 +145,8 @@ class BatchView:
 _MAKE_RECORD: Final = partial(cast("Callable[..., Record]", tuple.__new__), Record)
 
 
-def _headers_of(columns: pa.RecordBatch) -> Iterator[Headers]:
-    """Yield the headers of each row; flat lists cut up are much faster than dicts made by Arrow."""
+def _headers_of(columns: pa.RecordBatch) -> list[Headers]:
+    """Return the headers of each row; flat lists cut up are faster than dicts made by Arrow."""
     lists = cast("pa.ListArray[pa.StructScalar]", columns.column("headers"))
     offsets = cast("list[int]", lists.offsets.to_pylist())
     first, end = offsets[0], offsets[-1]
@@ -154,5 +154,4 @@ def _headers_of(columns: pa.RecordBatch) -> Iterator[Headers]:
     keys = cast("list[str]", entries.field(0).to_pylist())
     values = cast("list[bytes | None]", entries.field(1).to_pylist())
     pairs = tuple(zip(keys, values, strict=True))
-    for start, stop in pairwise(offsets):
-        yield pairs[start - first : stop - first]
+    return [pairs[start - first : stop - first] for start, stop in pairwise(offsets)]

@@ -6,6 +6,7 @@ from struct import pack
 
 import pyarrow as pa
 import pytest
+
 from fuzz.batches import (
     BLANK,
     Message,
@@ -16,7 +17,6 @@ from fuzz.batches import (
     one_row,
     with_body,
 )
-
 from tailrace.errors import CorruptBatch
 from tailrace.record.body import body_schema, decode, deltas_problem
 from tailrace.record.header import COMPACTED_BIT, HEADERS_BIT
@@ -26,13 +26,17 @@ ATTACKS = attacks()
 NODES = [(1, 0)] * 3
 
 
+def read(batch: bytes) -> None:
+    view = BatchView(batch)
+    view.verify()
+    list(view.records())
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_body_that_lies_is_refused(name: str) -> None:
     batch, fault = ATTACKS[name]
     with pytest.raises(CorruptBatch) as caught:
-        view = BatchView(batch)
-        view.verify()
-        list(view.records())
+        read(batch)
     assert caught.value.fault is fault
 
 

@@ -46,9 +46,7 @@ def test_decompress_undoes_compress(codec: Compression, data: bytes) -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 @given(data=st.binary(max_size=400), wrong=st.integers(-100, 100).filter(bool))
-def test_another_size_than_promised_is_refused(
-    codec: Compression, data: bytes, wrong: int
-) -> None:
+def test_another_size_than_promised_is_refused(codec: Compression, data: bytes, wrong: int) -> None:
     promised = max(0, len(data) + wrong)
     if promised != len(data):
         with pytest.raises(CorruptBatch) as caught:

@@ -1,0 +1,521 @@
+"""Turning any file of a log, damaged or not, into the entries of a dump.
+
+Reads only, and as little as it needs: a segment goes by a chunk at a time, and without `records`
+no body is decoded. What is damaged becomes a `DamageEntry`, and the dump goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.cli.entries import (
+    BatchEntry,
+    ClosedEntry,
+    DamageEntry,
+    Entry,
+    EpochStartEntry,
+    FileEntry,
+    IndexEntry,
+    InsideEntry,
+    OffsetEntry,
+    PartitionEntry,
+    ProducedEntry,
+    PropertyEntry,
+    RecordEntry,
+    TimeIndexEntry,
+)
+from tailrace.epochs import EpochEntry
+from tailrace.errors import CorruptBatch, CorruptCheckpoint
+from tailrace.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    TEMPORARY_SUFFIX,
+    CleanShutdown,
+    MetaProperties,
+    PartitionMetadata,
+    decode,
+    decode_named,
+)
+from tailrace.log.checkpoints import Kind as CheckpointKind
+from tailrace.log.index_check import read_offset_index, read_time_index
+from tailrace.log.inspection import Damage, base_in_name, scan
+from tailrace.log.log import SYNC_FAILED_FILE
+from tailrace.log.manager import LOCK_FILE
+from tailrace.log.overlay import ReadOnlyFiles
+from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
+from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from tailrace.log.verification import is_data_folder, is_partition_folder, partition_names
+from tailrace.model import TopicPartition
+from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header
+from tailrace.record.view import BatchView
+
+SMALL_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Checkpoints and indexes are read whole; a larger one is refused."""
+
+
+class NotOurs(ValueError):
+    """A file or folder that Tailrace did not write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOptions:
+    """What to show: single records instead of batches, from where on, and how many lines."""
+
+    records: bool = False
+    from_offset: int = 0
+    limit: int | None = None
+
+
+def dump(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """Everything in a file, or an overview of a folder; raises NotOurs or OSError."""
+    if files.is_folder(path):
+        yield from _folder(files, path.rstrip("/") or "/", options)
+        return
+    kind = kind_of(files, path)
+    yield from _KINDS[kind](files, path, kind, options)
+
+
+def kind_of(files: ReadOnlyFiles, path: str) -> str:
+    """Which kind of file it is, by its name or, failing that, by its first bytes."""
+    name = path.rpartition("/")[2].removesuffix(TEMPORARY_SUFFIX)
+    for suffix, kind in _BY_SUFFIX.items():
+        if name.endswith(suffix):
+            return kind
+    if name in {SYNC_FAILED_FILE, LOCK_FILE}:
+        return "marker"
+    file = files.open(path)
+    try:
+        start = file.read_at(0, HEADER_BYTES)
+    finally:
+        file.close()
+    for magic, kind in _BY_MAGIC.items():
+        if start.startswith(magic):
+            return kind
+    try:
+        read_header(start)
+    except CorruptBatch:
+        if name in _CHECKPOINT_NAMES:
+            return "checkpoint"
+        raise NotOurs(f"{path} is no file of a Tailrace log") from None
+    return "segment"
+
+
+# Folders.
+
+
+def _folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    if is_partition_folder(files, path):
+        if options.records or options.from_offset:
+            yield from _all_segments(files, path, options)
+        else:
+            yield from _partition_folder(files, path, options)
+    elif is_data_folder(files, path):
+        yield from _data_folder(files, path, options)
+    else:
+        raise NotOurs(f"{path} is neither a data folder nor the folder of a partition")
+
+
+def _all_segments(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """The segments of a partition one after the other; those wholly below are not opened."""
+    names = [name for name in files.list(path) if name.endswith(LOG_SUFFIX)]
+    left = options.limit
+    for number, name in enumerate(names):
+        after = base_in_name(names[number + 1]) if number + 1 < len(names) else None
+        if after is not None and after <= options.from_offset:
+            continue
+        now = DumpOptions(records=options.records, from_offset=options.from_offset, limit=left)
+        shown = 0
+        for entry in _segment(files, f"{path}/{name}", "segment", now):
+            shown += isinstance(entry, BatchEntry | RecordEntry)
+            yield entry
+        if left is not None:
+            left -= shown
+            if left <= 0:
+                return
+
+
+def _partition_folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    names = files.list(path)
+    size_bytes = sum(files.size(f"{path}/{name}") for name in names)
+    yield FileEntry(path=path, kind="partition", size_bytes=size_bytes, about=_plural(names))
+    for name in names[: options.limit]:
+        inside = f"{path}/{name}"
+        try:
+            kind = kind_of(files, inside)
+        except (NotOurs, OSError) as error:
+            yield InsideEntry(name=name, kind="?", size_bytes=0, about=str(error))
+            continue
+        if kind == "segment":
+            yield from _segment_overview(files, inside, name)
+        else:
+            yield _overview(files, inside, name, kind)
+
+
+def _segment_overview(files: ReadOnlyFiles, path: str, name: str) -> Iterator[Entry]:
+    size = files.size(path)
+    first, next_offset, batches, records, newest = -1, base_in_name(name) or 0, 0, 0, -1
+    damaged: list[Damage] = []
+    file = files.open(path)
+    try:
+        for found in scan(file, size, checksums=False):
+            if isinstance(found, Damage):
+                damaged.append(found)
+                continue
+            header = found.header
+            first = header.base_offset if first < 0 else first
+            next_offset = header.next_offset
+            batches += 1
+            records += header.record_count
+            newest = max(newest, header.max_timestamp_ms)
+    finally:
+        file.close()
+    yield InsideEntry(
+        name=name,
+        kind="segment",
+        size_bytes=size,
+        first_offset=first,
+        next_offset=next_offset,
+        batches=batches,
+        records=records,
+        max_timestamp_ms=newest,
+        about=f"{len(damaged)} damaged" if damaged else "",
+    )
+    for each in damaged[:1]:
+        yield _damage_entry(path, each)
+
+
+def _overview(files: ReadOnlyFiles, path: str, name: str, kind: str) -> Entry:
+    """One line for a small file: how much it holds, or what is wrong with it."""
+    entries = [
+        each
+        for each in _KINDS[kind](files, path, kind, DumpOptions())
+        if not isinstance(each, FileEntry)
+    ]
+    damage = next((each for each in entries if isinstance(each, DamageEntry)), None)
+    if damage is not None:
+        about = f"damaged: {damage.reason}"
+    elif kind == "marker":
+        about = ", ".join(each.value for each in entries if isinstance(each, PropertyEntry))
+    else:
+        about = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
+    return InsideEntry(name=name, kind=kind, size_bytes=files.size(path), about=about)
+
+
+def _data_folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    names = partition_names(files, path)
+    about = f"{len(names)} partition{'s' if len(names) != 1 else ''}"
+    yield FileEntry(path=path, kind="data", size_bytes=-1, about=about)
+    for name in files.list(path):
+        inside = f"{path}/{name}"
+        if name not in names and not files.is_folder(inside):
+            try:
+                yield _overview(files, inside, name, kind_of(files, inside))
+            except NotOurs:
+                yield InsideEntry(name=name, kind="?", size_bytes=files.size(inside))
+    points = _offsets(files, path, RECOVERY_POINTS)
+    watermarks = _offsets(files, path, HIGH_WATERMARKS)
+    clean = _stored(files, f"{path}/{CLEAN_SHUTDOWN.file_name}")
+    ends: Mapping[TopicPartition, int] = {}
+    if isinstance(clean, CleanShutdown):
+        ends = {partition: each.log_end for partition, each in clean.partitions.items()}
+    for name in names[: options.limit]:
+        yield _partition_entry(files, path, name, points=points, watermarks=watermarks, ends=ends)
+
+
+def _partition_entry(
+    files: ReadOnlyFiles,
+    path: str,
+    name: str,
+    *,
+    points: Mapping[TopicPartition, int],
+    watermarks: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> Entry:
+    folder = f"{path}/{name}"
+    segments = [each for each in files.list(folder) if each.endswith(LOG_SUFFIX)]
+    partition = TopicPartition.parse(name) or TopicPartition(name, 0)
+    metadata = _stored(files, f"{folder}/{PARTITION_METADATA.file_name}")
+    first = base_in_name(segments[0]) if segments else None
+    return PartitionEntry(
+        name=name,
+        segments=len(segments),
+        size_bytes=sum(files.size(f"{folder}/{each}") for each in segments),
+        first_offset=-1 if first is None else first,
+        log_end=ends.get(partition, -1),
+        recovery_point=points.get(partition, -1),
+        high_watermark=watermarks.get(partition, -1),
+        topic_id=metadata.topic_id if isinstance(metadata, PartitionMetadata) else "?",
+    )
+
+
+def _offsets(
+    files: ReadOnlyFiles, path: str, kind: CheckpointKind[Mapping[TopicPartition, int]]
+) -> Mapping[TopicPartition, int]:
+    try:
+        return decode(kind, files.read(f"{path}/{kind.file_name}"))
+    except (OSError, CorruptCheckpoint):
+        return {}
+
+
+def _stored(files: ReadOnlyFiles, path: str) -> object:
+    try:
+        return decode_named(files.read(path))[1]
+    except (OSError, CorruptCheckpoint):
+        return None
+
+
+# Segments.
+
+
+def _segment(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
+    size = files.size(path)
+    yield FileEntry(path=path, kind=kind, size_bytes=size)
+    file = files.open(path)
+    shown = 0
+    try:
+        for found in scan(file, size):
+            if isinstance(found, Damage):
+                yield _damage_entry(path, found)
+                continue
+            header = found.header
+            if header.last_offset < options.from_offset:
+                continue
+            if options.limit is not None and shown >= options.limit:
+                return
+            if not options.records:
+                shown += 1
+                yield _batch_entry(found.position, header)
+                continue
+            data = file.read_at(found.position, header.length)
+            for entry in _records(path, found.position, data, options.from_offset):
+                if options.limit is not None and shown >= options.limit:
+                    return
+                shown += isinstance(entry, RecordEntry)
+                yield entry
+    finally:
+        file.close()
+
+
+def _records(path: str, position: int, data: bytes, from_offset: int) -> Iterator[Entry]:
+    view = BatchView(data)
+    try:
+        for record in view.records():
+            if record.offset >= from_offset:
+                yield RecordEntry(
+                    offset=record.offset,
+                    timestamp_ms=record.timestamp_ms,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
+                )
+    except CorruptBatch as error:
+        yield DamageEntry(
+            path=path,
+            position=position,
+            end=position + len(data),
+            reason=_reason(error),
+            base_offset=view.header.base_offset,
+        )
+
+
+def _batch_entry(position: int, header: BatchHeader) -> BatchEntry:
+    flags = {
+        "control": header.is_control,
+        "transactional": header.is_transactional,
+        "compacted": header.is_compacted,
+        "headers": header.has_headers,
+        "append-time": header.is_append_time,
+    }
+    return BatchEntry(
+        position=position,
+        length=header.length,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        record_count=header.record_count,
+        leader_epoch=header.leader_epoch,
+        first_timestamp_ms=header.first_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        compression=header.compression.name.lower(),
+        body_bytes=header.body_bytes,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        delete_horizon_ms=header.delete_horizon_ms,
+        flags=tuple(name for name, is_set in flags.items() if is_set),
+        crc=f"{header.crc:08x}",
+    )
+
+
+def _damage_entry(path: str, damage: Damage) -> DamageEntry:
+    reason = "nothing but zeros" if damage.all_zeros else damage.reason
+    return DamageEntry(
+        path=path,
+        position=damage.position,
+        end=damage.end,
+        reason=reason,
+        base_offset=damage.base_offset,
+    )
+
+
+# Everything else.
+
+
+def _whole(path: str, size: int, error: Exception) -> DamageEntry:
+    return DamageEntry(path=path, position=-1, end=size, reason=_reason(error))
+
+
+def _read_small(files: ReadOnlyFiles, path: str, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
+    size = files.size(path)
+    if size > limit_bytes:
+        raise CorruptCheckpoint(f"{size} bytes are more than its limit of {limit_bytes}")
+    return files.read(path)
+
+
+def _index(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
+    base = base_in_name(path.rpartition("/")[2]) or 0
+    size = files.size(path)
+    try:
+        data = _read_small(files, path)
+        index = read_offset_index(data) if kind == "index" else read_time_index(data)
+    except CorruptCheckpoint as error:
+        yield FileEntry(path=path, kind=kind, size_bytes=size)
+        yield _whole(path, size, error)
+        return
+    about = f"covers {index.covered_bytes} bytes of its segment"
+    yield FileEntry(path=path, kind=kind, size_bytes=size, about=about)
+    entries: Iterator[Entry]
+    if kind == "index":
+        entries = (
+            IndexEntry(offset=base + offset, position=position)
+            for offset, position in zip(index.offsets, index.positions, strict=True)
+            if base + offset >= options.from_offset
+        )
+    else:
+        entries = (
+            TimeIndexEntry(timestamp_ms=timestamp_ms, offset=base + offset)
+            for timestamp_ms, offset in zip(index.timestamps, index.time_offsets, strict=True)
+            if base + offset >= options.from_offset
+        )
+    yield from _first(entries, options.limit)
+
+
+def _snapshot(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
+    size = files.size(path)
+    try:
+        offset, states = ProducerStates.from_bytes(_read_small(files, path, SNAPSHOT_BYTES_MAX))
+    except CorruptCheckpoint as error:
+        yield FileEntry(path=path, kind=kind, size_bytes=size)
+        yield _whole(path, size, error)
+        return
+    about = f"{len(states)} producer{'s' if len(states) != 1 else ''} at offset {offset}"
+    yield FileEntry(path=path, kind=kind, size_bytes=size, about=about)
+    entries = (
+        ProducedEntry(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            last_update_ms=producer.last_update_ms,
+            base_sequence=batch.base_sequence,
+            last_sequence=batch.last_sequence,
+            base_offset=batch.base_offset,
+            last_offset=batch.last_offset,
+            timestamp_ms=batch.timestamp_ms,
+        )
+        for producer in states.entries()
+        for batch in producer.batches
+    )
+    yield from _first(entries, options.limit)
+
+
+def _marker(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
+    name = path.rpartition("/")[2]
+    yield FileEntry(path=path, kind=kind, size_bytes=files.size(path))
+    text = _read_small(files, path).decode("ascii", "replace").strip()
+    what = "last holder" if name == LOCK_FILE else "trusted below offset"
+    yield PropertyEntry(name=what, value=text)
+
+
+def _checkpoint(
+    files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions
+) -> Iterator[Entry]:
+    size = files.size(path)
+    try:
+        name, value = decode_named(_read_small(files, path))
+    except CorruptCheckpoint as error:
+        yield FileEntry(path=path, kind=kind, size_bytes=size)
+        yield _whole(path, size, error)
+        return
+    yield FileEntry(path=path, kind=name, size_bytes=size)
+    yield from _first(_checkpoint_entries(value), options.limit)
+
+
+def _checkpoint_entries(value: object) -> Iterator[Entry]:
+    if isinstance(value, CleanShutdown):
+        yield PropertyEntry(name="boot_id", value=value.boot_id)
+        for partition, left in value.partitions.items():
+            yield ClosedEntry(
+                topic=partition.topic, partition=partition.partition, **left._asdict()
+            )
+    elif isinstance(value, PartitionMetadata):
+        yield PropertyEntry(name="topic_id", value=value.topic_id)
+    elif isinstance(value, MetaProperties):
+        for name in ("cluster_id", "broker_id", "incarnation", "boot_id"):
+            yield PropertyEntry(name=name, value=str(getattr(value, name)))
+    elif isinstance(value, Mapping):
+        for partition, offset in value.items():
+            yield OffsetEntry(topic=partition.topic, partition=partition.partition, offset=offset)
+    elif isinstance(value, tuple):
+        for epoch, start_offset in map(EpochEntry._make, value):
+            yield EpochStartEntry(epoch=epoch, start_offset=start_offset)
+
+
+def _first(entries: Iterator[Entry], limit: int | None) -> Iterator[Entry]:
+    for shown, entry in enumerate(entries):
+        if limit is not None and shown >= limit:
+            return
+        yield entry
+
+
+def _reason(error: Exception) -> str:
+    return str(error).removeprefix("corrupt batch: ")
+
+
+def _plural(names: list[str]) -> str:
+    segments = sum(name.endswith(LOG_SUFFIX) for name in names)
+    return f"{segments} segment{'s' if segments != 1 else ''}"
+
+
+_BY_SUFFIX: Final = {
+    LOG_SUFFIX: "segment",
+    SWAP_SUFFIX: "segment",
+    CLEANED_SUFFIX: "segment",
+    INDEX_SUFFIX: "index",
+    TIME_INDEX_SUFFIX: "timeindex",
+    SNAPSHOT_SUFFIX: "snapshot",
+}
+_BY_MAGIC: Final = {
+    b"tailrace-checkpoint ": "checkpoint",
+    b"TRIX": "index",
+    b"TRTX": "timeindex",
+    b"TRPS": "snapshot",
+}
+_CHECKPOINT_NAMES: Final = {
+    LEADER_EPOCHS.file_name,
+    PARTITION_METADATA.file_name,
+    CLEAN_SHUTDOWN.file_name,
+    RECOVERY_POINTS.file_name,
+    HIGH_WATERMARKS.file_name,
+}
+_KINDS: Final[dict[str, Callable[[ReadOnlyFiles, str, str, DumpOptions], Iterator[Entry]]]] = {
+    "segment": _segment,
+    "index": _index,
+    "timeindex": _index,
+    "snapshot": _snapshot,
+    "checkpoint": _checkpoint,
+    "marker": _marker,
+}

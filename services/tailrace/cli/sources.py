@@ -1,0 +1,90 @@
+"""Files of this machine that are only read: what the tools look through.
+
+Every file is opened for reading alone, so that a tool can neither change a log by mistake nor fail
+on one that it may only read. Whether a folder is in use is read from the kernel's list of locks:
+asking for the lock itself, even for a moment, could keep a broker from starting.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from tailrace.log.files import BOOT_ID_PATH, Names
+from tailrace.log.manager import LOCK_FILE
+
+LOCKS_PATH: Final = "/proc/locks"
+
+
+class SourceFile:
+    """One file, open for reading."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read_at(self, position: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0:
+            part = os.pread(self._fd, size, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class SourceFiles:
+    """The part of the Files port that changes nothing (`tailrace.log.overlay.ReadOnlyFiles`)."""
+
+    __slots__ = ()
+
+    def open(self, path: str) -> SourceFile:
+        return SourceFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def list(self, folder: str) -> Names:
+        return sorted(each.name for each in Path(folder).iterdir())
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def is_folder(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def boot_id(self) -> str:
+        return self.read(BOOT_ID_PATH).decode("ascii").strip()
+
+
+def is_in_use(folder: str) -> bool:
+    """Whether a process of this machine holds the lock of a data folder.
+
+    A process of another container is not seen: the kernel hides it.
+    """
+    try:
+        lock = (Path(folder) / LOCK_FILE).stat()
+        locks = Path(LOCKS_PATH).read_text(encoding="ascii")
+    except OSError:
+        return False
+    # 1: FLOCK  ADVISORY  WRITE 15700 fe:00:9979872 0 EOF
+    place = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+    return any(
+        len(words) > 5 and words[1] == "FLOCK" and words[5] == place
+        for words in map(str.split, locks.splitlines())
+    )

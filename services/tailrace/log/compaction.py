@@ -1,0 +1,598 @@
+"""Compaction of a log: the last record of every key stays, at its offset and in its order.
+
+It goes in three steps, as a flush does. `begin_compaction`, on the thread that owns the log, says
+what there is to do. `CompactionWork.run` does it, in any thread, while the owner goes on appending:
+it reads closed segments and writes cleaned files beside them. `end_compaction`, on the owner's
+thread, puts these in the place of the old segments, one after the other, lowest first
+(`tailrace.log.swap`); the owner then stores `CompactionReport.cleaned_to` as cleaner checkpoint.
+
+The log has a clean part, below the checkpoint, and a dirty one. A pass maps the keys of the dirty
+part to their last offsets, as far as they fit into the dedupe buffer, and then goes through all
+segments from the first to where the map ends and writes what stays (`tailrace.log.survivors` has
+the rules). A pass that did not come to the end is followed by another one.
+
+Killed at any point the log is as before or as after for each swapped range. Since lower ranges are
+swapped first, what supersedes a record is always still there when the record goes; and doing a
+pass again gives the same. When the log is truncated or loses segments to retention while the work
+runs, the work is thrown away: it read what is no longer so.
+
+Kept for the sake of others:
+- Control batches, and batches whose body does not decode (they are reported), stay as they are.
+- The last batch of each living producer stays with its sequences, if need be without records, so
+  that a replay knows the producer; so do batches of transactions that have records left.
+
+Memory: the dedupe buffer, a chunk of a file (`DIRTY_CHUNK_BYTES` or `CLEAN_CHUNK_BYTES`, or a batch
+if that is larger) as it is stored and what it decodes to, and one batch that is being merged. A
+buffer too small for a single chunk of the dirty part is exceeded by the keys of that chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import (
+    CorruptBatch,
+    DamagedLog,
+    InvariantViolation,
+    LogClosed,
+    StorageError,
+    TailraceError,
+)
+from tailrace.log.chunks import (
+    ALL_OFFSETS,
+    Chunk,
+    ReadBatch,
+    SourceSegment,
+    read_chunks,
+    row_offsets,
+)
+from tailrace.log.cleanable import Dirtiness, SegmentSpan, dirty_segments
+from tailrace.log.log import PartitionLog
+from tailrace.log.rewriting import (
+    MERGED_BATCH_BYTES,
+    CleanedSegment,
+    RewriteLimits,
+    Rewriter,
+    may_merge,
+    rebuilt,
+    whole,
+    without_deltas,
+)
+from tailrace.log.segment import Segment, Storage
+from tailrace.log.snapshots import remove_snapshots
+from tailrace.log.survivors import (
+    NO_HORIZON_MS,
+    KeyMap,
+    LastOffsets,
+    Mask,
+    Offsets,
+    kept_rows,
+    tombstones,
+)
+from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
+from tailrace.record.header import BatchHeader
+from tailrace.record.view import BatchView
+
+# The dirty part is read twice in chunks of this size, small enough that their memory is used again.
+DIRTY_CHUNK_BYTES: Final = 4 << 20
+# The clean part is read once in larger chunks, because each looks up its keys in the whole map,
+# and making the map searchable takes as long for a small chunk as for a large one.
+CLEAN_CHUNK_BYTES: Final = 64 << 20
+# A merged batch this full (a share of what it may be) is copied rather than merged once more.
+COPIED_FROM_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReport:
+    """What a pass came to. `is_complete` says that it reached the end of the dirty part."""
+
+    cleaned_to: int
+    is_complete: bool
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    records_before: int
+    records_after: int
+    tombstones_expired: int
+    copied_blindly: tuple[str, ...]
+
+
+def dirtiness(log: PartitionLog, *, cleaned_to: int, bound: int, now_ms: int) -> Dirtiness:
+    """How dirty a log is; `bound` is its high watermark."""
+    spans = _spans(log)
+    dirty = _dirty(log, spans, cleaned_to=cleaned_to, bound=bound, now_ms=now_ms)
+    sizes = [each.size_bytes for each in spans]
+    return Dirtiness(sum(sizes[: dirty.start]), sum(sizes[dirty.start : dirty.stop]))
+
+
+def begin_compaction(
+    log: PartitionLog, *, cleaned_to: int, bound: int, now_ms: int, buffer_bytes: int
+) -> CompactionWork | None:
+    """The work of one pass over a log, or None when nothing is dirty.
+
+    `cleaned_to` is the cleaner checkpoint, `bound` the high watermark. One work at a time.
+    """
+    dirty = _dirty(log, _spans(log), cleaned_to=cleaned_to, bound=bound, now_ms=now_ms)
+    if not log.is_open or not dirty:
+        return None
+    segments = tuple(log.segments[: dirty.stop])
+    config = log.config
+    return CompactionWork(
+        storage=log.storage,
+        folder=log.folder,
+        partition=log.partition,
+        generation=log.generation,
+        recovery_point=log.recovery_point,
+        segments=segments,
+        sources=tuple(_source(each) for each in segments),
+        dirty_from=max(cleaned_to, segments[dirty.start].base_offset),
+        producer_ids=frozenset(each.producer_id for each in log.producers.entries()),
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        buffer_bytes=buffer_bytes,
+        limits=RewriteLimits(
+            batch_bytes=min(MERGED_BATCH_BYTES, config.max_message_bytes),
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+        ),
+    )
+
+
+def end_compaction(log: PartitionLog, work: CompactionWork) -> CompactionReport | None:
+    """Swap in what the work wrote; None when the log was cut meanwhile and it was for nothing.
+
+    An error of the disk stops the log, which is whole again once it is reopened.
+    """
+    if work.is_stale(log):
+        work.discard()
+        return None
+    for cleaned in work.outputs:
+        old = log.swap_segments(cleaned.segment, cleaned.swap)
+        _save_derived(log, cleaned.segment, {each.base_offset for each in old[1:]})
+    return work.report()
+
+
+def fail_compaction(
+    log: PartitionLog, work: CompactionWork, error: OSError | TailraceError
+) -> TailraceError | None:
+    """The work failed: the log is as it was. Returns what to tell, None when it was cut meanwhile.
+
+    DamagedLog means that durable records are damaged, and that the replica must be repaired.
+    """
+    work.discard()
+    if work.is_stale(log):
+        return None
+    if isinstance(error, TailraceError):
+        return error
+    failure = StorageError(f"{log.partition}: compaction failed: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def compact(
+    log: PartitionLog, *, cleaned_to: int, bound: int, now_ms: int, buffer_bytes: int
+) -> CompactionReport | None:
+    """One pass, here and now."""
+    work = begin_compaction(
+        log, cleaned_to=cleaned_to, bound=bound, now_ms=now_ms, buffer_bytes=buffer_bytes
+    )
+    if work is None:
+        return None
+    try:
+        work.run()
+    except (OSError, TailraceError) as error:
+        failure = fail_compaction(log, work, error)
+        if failure is None:
+            return None
+        raise failure from error
+    return end_compaction(log, work)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the work is; other threads may look at it at any time."""
+
+    records_before: int = 0
+    records_after: int = 0
+    bytes_read: int = 0
+    tombstones_expired: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionWork:
+    """The blocking part of a pass; see the module's description."""
+
+    storage: Storage
+    folder: str
+    partition: TopicPartition
+    generation: int
+    recovery_point: int
+    segments: tuple[Segment, ...]
+    sources: tuple[SourceSegment, ...]
+    dirty_from: int
+    producer_ids: frozenset[int]
+    now_ms: int
+    delete_retention_ms: int
+    buffer_bytes: int
+    limits: RewriteLimits
+    dirty_chunk_bytes: int = DIRTY_CHUNK_BYTES
+    clean_chunk_bytes: int = CLEAN_CHUNK_BYTES
+    progress: Progress = field(default_factory=Progress)
+    _cancelled: bool = False
+    _covered_to: int = 0
+    _copied_blindly: list[str] = field(default_factory=list)
+    # The base offset of the last batch of each living producer.
+    _last_batches: dict[int, int] = field(default_factory=dict)
+    _rewriter: Rewriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rewriter = Rewriter(self.storage, self.folder, self.limits)
+
+    def run(self) -> None:
+        """Map the keys, then write the cleaned files; any error leaves the log as it was."""
+        last = self._map_keys()
+        self._find_last_batches()
+        rewriter = self._rewriter
+        end_offset = self.dirty_from
+        for source in self.sources:
+            if source.base_offset >= self._covered_to:
+                break
+            rewriter.start_segment(source)
+            is_clean = source.next_offset <= self.dirty_from
+            chunk_bytes = self.clean_chunk_bytes if is_clean else self.dirty_chunk_bytes
+            covered = range(self._covered_to)
+            for chunk in self._chunks(source, chunk_bytes, covered):
+                self._rewrite(chunk, last)
+            end_offset = source.next_offset
+        rewriter.finish(end_offset)
+
+    def cancel(self) -> None:
+        """Make `run` raise LogClosed soon; may be called from any thread."""
+        self._cancelled = True
+
+    def is_stale(self, log: PartitionLog) -> bool:
+        """Whether the log no longer has what the work read."""
+        return (
+            not log.is_open
+            or log.generation != self.generation
+            or len(log.segments) <= len(self.segments)
+            or any(now is not then for now, then in zip(log.segments, self.segments, strict=False))
+        )
+
+    @property
+    def outputs(self) -> list[CleanedSegment]:
+        return self._rewriter.outputs
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._rewriter.discard()
+
+    def report(self) -> CompactionReport:
+        """What the pass came to, once `run` is through."""
+        done = [each for each in self.sources if each.base_offset < self._covered_to]
+        return CompactionReport(
+            cleaned_to=self._covered_to,
+            is_complete=self._covered_to == self.sources[-1].next_offset,
+            segments_before=len(done),
+            segments_after=len(self.outputs),
+            bytes_before=sum(each.size_bytes for each in done),
+            bytes_after=self._rewriter.bytes_written,
+            records_before=self.progress.records_before,
+            records_after=self.progress.records_after,
+            tombstones_expired=self.progress.tombstones_expired,
+            copied_blindly=tuple(self._copied_blindly),
+        )
+
+    # Reading.
+
+    def _map_keys(self) -> LastOffsets:
+        """Map keys of the dirty part to their last offsets, and note how far the map reaches."""
+        key_map = KeyMap(limit_bytes=self.buffer_bytes)
+        dirty = range(self.dirty_from, ALL_OFFSETS.stop)
+        for source in self.sources:
+            if source.next_offset <= self.dirty_from:
+                continue
+            for chunk in self._chunks(source, self.dirty_chunk_bytes, dirty):
+                columns = [each.columns for each in chunk if each.columns is not None]
+                if columns:
+                    keys = pa.concat_arrays([each.column("key") for each in columns])
+                    offsets = row_offsets(chunk)
+                    skipped = int(np.searchsorted(offsets, self.dirty_from))
+                    if not key_map.offer(keys.slice(skipped), offsets[skipped:]):
+                        return key_map.last_offsets()
+                self._covered_to = chunk[-1].header.next_offset
+                self._note_last_batches(each.header for each in chunk)
+        return key_map.last_offsets()
+
+    def _find_last_batches(self) -> None:
+        """Look in the clean part for those producers that wrote nothing to the dirty one."""
+        missing = self.producer_ids - self._last_batches.keys()
+        if not missing:
+            return
+        found: dict[int, int] = {}
+        for source, segment in zip(self.sources, self.segments, strict=True):
+            if source.next_offset <= self.dirty_from:
+                for _, header in segment.walk(0):
+                    if header.producer_id in missing and header.base_sequence >= 0:
+                        found[header.producer_id] = header.base_offset
+        self._last_batches |= found
+
+    def _note_last_batches(self, headers: Iterator[BatchHeader]) -> None:
+        for header in headers:
+            if header.producer_id in self.producer_ids and header.base_sequence >= 0:
+                self._last_batches[header.producer_id] = header.base_offset
+
+    def _chunks(self, source: SourceSegment, chunk_bytes: int, decoded: range) -> Iterator[Chunk]:
+        offset = source.base_offset
+        try:
+            with self.storage.cache.use(source.path) as file:
+                chunks = read_chunks(file, source, chunk_bytes=chunk_bytes, decoded=decoded)
+                for chunk in chunks:
+                    if self._cancelled:
+                        raise LogClosed(f"the compaction of {self.partition} was cancelled")
+                    self.progress.bytes_read += sum(each.header.length for each in chunk)
+                    yield chunk
+                    offset = chunk[-1].header.next_offset
+        except CorruptBatch as error:
+            raise DamagedLog(
+                str(self.partition),
+                offset=offset,
+                recovery_point=self.recovery_point,
+                detail=f"{source.path}: {error}",
+            ) from error
+
+    # Writing.
+
+    def _rewrite(self, chunk: Chunk, last: LastOffsets) -> None:
+        verdict = self._judge(chunk, last)
+        stretch = _Stretch(self._rewriter, chunk, verdict)
+        for number, batch in enumerate(chunk):
+            header = batch.header
+            fate = self._fate(batch, verdict, number)
+            if fate is _Fate.WHOLE:
+                stretch.end()
+                self._rewriter.enter(header)
+                fate = _Fate.COPIED if self._rewriter.adjoins(header) else _Fate.MERGED
+            if fate in _MERGING:
+                stretch.add(number, gone=fate is _Fate.GONE)
+                continue
+            stretch.end()
+            self._rewriter.enter(header)
+            if fate is _Fate.COPIED:
+                self._rewriter.copy(header, batch.data)
+            else:
+                data = verdict.rebuilt(number, batch)
+                self._rewriter.copy(BatchView(data).header, data)
+        stretch.end()
+
+    def _judge(self, chunk: Chunk, last: LastOffsets) -> _Verdict:
+        """Decide on all rows of a chunk at once."""
+        decoded = [each for each in chunk if each.columns is not None]
+        counts = [each.header.record_count if each.columns is not None else 0 for each in chunk]
+        bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+        progress = self.progress
+        progress.records_before += sum(each.header.record_count for each in chunk)
+        blind = sum(each.header.record_count for each in chunk if each.columns is None)
+        offsets, horizons = row_offsets(chunk), None
+        kept = np.ones(0, np.bool_)
+        if decoded:
+            columns = [each.columns for each in decoded if each.columns is not None]
+            keys = pa.chunked_array([each.column("key") for each in columns])
+            values = pa.chunked_array([each.column("value") for each in columns])
+            kept = kept_rows(
+                keys, offsets, last, dirty_from=self.dirty_from, covered_to=self._covered_to
+            )
+            dead = tombstones(keys, values)
+            if dead is not None:
+                horizons = self._horizons(chunk, counts, kept, dead)
+        progress.records_after += blind + int(np.count_nonzero(kept))
+        return _Verdict(offsets, kept, horizons, bounds)
+
+    def _horizons(self, chunk: Chunk, counts: list[int], kept: Mask, dead: Mask) -> Offsets | None:
+        """Drop the tombstones whose time has come; return for each other one when it will."""
+        given = np.repeat([each.header.delete_horizon_ms for each in chunk], counts)
+        expired = kept & dead & (given != NO_HORIZON_MS) & (given <= self.now_ms)
+        kept[expired] = False
+        self.progress.tombstones_expired += int(np.count_nonzero(expired))
+        fresh = self.now_ms + self.delete_retention_ms
+        horizons = np.where(given != NO_HORIZON_MS, given, fresh)
+        horizons[~(kept & dead)] = NO_HORIZON_MS
+        return horizons
+
+    def _fate(self, batch: ReadBatch, verdict: _Verdict, number: int) -> _Fate:
+        header = batch.header
+        if batch.columns is None:
+            if batch.problem:
+                self._copied_blindly.append(
+                    f"{self.partition} at offset {header.base_offset}: {batch.problem}"
+                )
+            return _Fate.COPIED
+        kept = verdict.kept_counts[number]
+        is_untouched = kept == header.record_count and not verdict.needs_horizon(number, header)
+        is_last = self._last_batches.get(header.producer_id) == header.base_offset
+        if is_last or (header.is_transactional and kept):
+            return _Fate.COPIED if is_untouched else _Fate.FIXED
+        if not kept:
+            return _Fate.GONE
+        is_large = header.body_bytes >= self.limits.batch_bytes * COPIED_FROM_SHARE
+        return _Fate.WHOLE if is_untouched and is_large else _Fate.MERGED
+
+
+class _Fate(Enum):
+    """What becomes of a batch."""
+
+    COPIED = auto()  # As it is.
+    FIXED = auto()  # Some rows go, its range and its producer stay.
+    WHOLE = auto()  # Copied if nothing needs it to stretch, merged otherwise.
+    MERGED = auto()
+    GONE = auto()
+
+
+_MERGING: Final = frozenset({_Fate.MERGED, _Fate.GONE})
+
+
+class _Verdict:
+    """Which rows of a chunk stay; batch `n` has the rows from `bounds[n]` to `bounds[n + 1]`."""
+
+    __slots__ = ("_marked", "bounds", "horizons", "kept", "kept_counts", "offsets")
+
+    def __init__(
+        self, offsets: Offsets, kept: Mask, horizons: Offsets | None, bounds: Offsets
+    ) -> None:
+        self.offsets = offsets
+        self.kept = kept
+        self.horizons = horizons
+        self.kept_counts = _counts(kept, bounds)
+        self.bounds: list[int] = bounds.tolist()
+        marked = None if horizons is None else horizons != NO_HORIZON_MS
+        self._marked = None if marked is None else _counts(marked, bounds)
+
+    def needs_horizon(self, number: int, header: BatchHeader) -> bool:
+        """Whether the batch has tombstones that stay and that nothing says the end of."""
+        return (
+            self._marked is not None
+            and self._marked[number] > 0
+            and header.delete_horizon_ms == NO_HORIZON_MS
+        )
+
+    def rebuilt(self, number: int, batch: ReadBatch) -> bytes:
+        """The batch without the rows that go."""
+        assert batch.columns is not None, "only what is decoded is rebuilt"
+        rows = slice(self.bounds[number], self.bounds[number + 1])
+        kept = self.kept[rows]
+        horizons = self.horizons[rows] if self.horizons is not None else None
+        return rebuilt(
+            batch.header,
+            batch.columns.filter(pa.array(kept)),
+            self.offsets[rows][kept],
+            delete_horizon_ms=NO_HORIZON_MS if horizons is None else int(horizons.max(initial=-1)),
+        )
+
+
+class _Stretch:
+    """Batches in a row whose rows can be filtered and merged together."""
+
+    __slots__ = ("_chunk", "_last", "_like", "_numbers", "_rewriter", "_verdict")
+
+    def __init__(self, rewriter: Rewriter, chunk: Chunk, verdict: _Verdict) -> None:
+        self._rewriter = rewriter
+        self._chunk = chunk
+        self._verdict = verdict
+        self._numbers: list[int] = []
+        self._like: BatchHeader | None = None
+        self._last: BatchHeader | None = None
+
+    def add(self, number: int, *, gone: bool) -> None:
+        header = self._chunk[number].header
+        if self._last is not None and self._last.leader_epoch != header.leader_epoch:
+            self.end()
+        if not gone:
+            if self._like is not None and not may_merge(self._like, header):
+                self.end()
+            self._like = self._like or header
+            self._numbers.append(number)
+        if self._last is None:
+            self._rewriter.enter(header)
+        self._last = header
+
+    def end(self) -> None:
+        """Hand the rows that stay to the rewriter."""
+        if self._like is not None:
+            self._emit(self._like)
+        self._numbers = []
+        self._like = self._last = None
+
+    def _emit(self, like: BatchHeader) -> None:
+        verdict, numbers = self._verdict, self._numbers
+        bounds, kept = verdict.bounds, verdict.kept
+        batches = [self._chunk[number].columns for number in numbers]
+        table = without_deltas(
+            (each for each in batches if each is not None), headers=like.has_headers
+        )
+        # Batches in between that are gone have no row that stays, but the table lacks their rows.
+        mask = np.concatenate([kept[bounds[n] : bounds[n + 1]] for n in numbers])
+        rows = whole(table if mask.all() else table.filter(pa.array(mask)))
+        span = slice(bounds[numbers[0]], bounds[numbers[-1] + 1])
+        offsets = verdict.offsets[span][kept[span]]
+        if len(offsets) != rows.num_rows:
+            raise InvariantViolation(f"{rows.num_rows} rows stay at {len(offsets)} offsets")
+        if verdict.horizons is None:
+            self._rewriter.merge(like, rows, offsets)
+        else:
+            horizons = verdict.horizons[span][kept[span]]
+            self._rewriter.merge_timed(like, rows, offsets, horizons)
+
+
+def _counts(mask: Mask, bounds: Offsets) -> list[int]:
+    """How many rows of each batch are marked."""
+    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
+    counts: list[int] = np.diff(total[bounds]).tolist()
+    return counts
+
+
+def _spans(log: PartitionLog) -> list[SegmentSpan]:
+    """The closed segments of a log; their ages only where the log's settings ask for them."""
+    has_lag = log.config.min_compaction_lag_ms > 0
+    return [
+        SegmentSpan(
+            each.base_offset,
+            each.next_offset,
+            each.size,
+            _newest_ms(each) if has_lag else NO_TIMESTAMP_MS,
+        )
+        for each in log.segments[:-1]
+    ]
+
+
+def _newest_ms(segment: Segment) -> int:
+    """When the last record came, as the log saw it, or else as the records say."""
+    appended_ms = segment.index.appended_ms
+    return appended_ms if appended_ms != NO_TIMESTAMP_MS else segment.max_timestamp_ms
+
+
+def _dirty(
+    log: PartitionLog, spans: list[SegmentSpan], *, cleaned_to: int, bound: int, now_ms: int
+) -> range:
+    return dirty_segments(
+        spans,
+        cleaned_to=cleaned_to,
+        bound=min(bound, log.recovery_point),
+        lag_ms=log.config.min_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+
+
+def _save_derived(log: PartitionLog, cleaned: Segment, gone: set[int]) -> None:
+    """Save the index and drop the snapshots that stood at the ends of segments that are gone.
+
+    Both only speed up a later opening: a full disk must not stop the log here.
+    """
+    try:
+        cleaned.save_index(final=True)
+        remove_snapshots(log.storage, log.folder, gone.__contains__)
+    except OSError:
+        with suppress(OSError):
+            cleaned.remove_index_files()
+    cleaned.release_index()
+
+
+def _source(segment: Segment) -> SourceSegment:
+    index = segment.index
+    return SourceSegment(
+        path=segment.path,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size_bytes=segment.size,
+        index_bytes=index.memory_bytes,
+        created_ms=index.created_ms,
+        appended_ms=index.appended_ms,
+    )
