@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from simulation.log_bench import stored_bytes
+from simulation.log_bench import NOW_MS, Producer, stored_bytes
+from tailrace.config import LogConfig
 from tailrace.log.compaction import (
     CompactionReport,
     CompactionWork,
@@ -17,10 +18,20 @@ from tailrace.log.compaction import (
     end_compaction,
 )
 from tailrace.log.log import PartitionLog
-from tailrace.record.header import split
+from tailrace.record.build import BatchBuilder
+from tailrace.record.codec import Compression
+from tailrace.record.header import BatchHeader, split
 from tailrace.record.view import BatchView, Record
 
 BUFFER_BYTES = 1 << 20
+LOOK_UPS_MAX = 500
+RETENTION_MS = 1000
+CONFIG = LogConfig(
+    segment_bytes=4096, index_interval_bytes=512, delete_retention_ms=RETENTION_MS, segment_ms=10**9
+)
+
+
+_NEVER = 2**62
 
 
 @dataclass(slots=True)
@@ -45,16 +56,53 @@ class CompactionModel:
         for offset, record in list(self.records.items()):
             if offset >= covered_to or record.key is None:
                 continue
-            horizon_ms = self.horizons_ms.get(offset)
-            if last.get(record.key, offset) != offset:
+            is_superseded = last.get(record.key, offset) != offset
+            is_tombstone = record.value is None
+            if is_superseded or (is_tombstone and self.horizons_ms.get(offset, _NEVER) <= now_ms):
                 del self.records[offset]
-            elif record.value is None and horizon_ms is not None and horizon_ms <= now_ms:
-                del self.records[offset]
-            elif record.value is None and horizon_ms is None:
-                self.horizons_ms[offset] = now_ms + self.delete_retention_ms
+            elif is_tombstone:
+                self.horizons_ms.setdefault(offset, now_ms + self.delete_retention_ms)
 
     def expected(self) -> list[Record]:
         return [record for _, record in sorted(self.records.items())]
+
+
+def keyed(
+    *pairs: tuple[str | None, str | None],
+    producer: Producer | None = None,
+    control: bool = False,
+    transactional: bool = False,
+    compression: Compression = Compression.NONE,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+) -> bytes:
+    """A batch of keys and values, each with a time of its own."""
+    builder = BatchBuilder(compression)
+    for number, (key, value) in enumerate(pairs):
+        builder.append(
+            None if value is None else value.encode(),
+            None if key is None else key.encode(),
+            NOW_MS + number,
+            headers,
+        )
+    at = producer or Producer(-1, -1, -1)
+    return builder.build(
+        producer_id=at.producer_id,
+        producer_epoch=at.epoch,
+        base_sequence=at.sequence,
+        control=control,
+        transactional=transactional,
+    )
+
+
+def closed(log: PartitionLog) -> PartitionLog:
+    """All that is in the log may be compacted now."""
+    log.roll()
+    log.flush()
+    return log
+
+
+def headers_of(log: PartitionLog) -> list[BatchHeader]:
+    return list(log.headers(log.log_start))
 
 
 def records_of(log: PartitionLog) -> list[Record]:
@@ -85,7 +133,8 @@ def check_structure(log: PartitionLog) -> None:
     assert expected == log.log_end
     known = [entry for entry in log.epochs.entries if entry.start_offset < log.log_end]
     assert epochs == [tuple(entry) for entry in known]
-    for offset in range(log.log_start, log.log_end):
+    step = max(1, (log.log_end - log.log_start) // LOOK_UPS_MAX)
+    for offset in range(log.log_start, log.log_end, step):
         _, header = next(split(log.read(offset, bytes_max=1), partial_tail=True))
         assert header.base_offset <= offset < header.next_offset
 

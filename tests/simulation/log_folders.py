@@ -47,12 +47,21 @@ def batch(first: int, count: int = RECORDS_PER_BATCH, *, compress: bool = False)
     return builder.build(producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=first)
 
 
-def fill(log: PartitionLog, batches: int = BATCHES, *, flush_after: int | None = None) -> None:
-    """Append batches; flush once, after so many of them."""
+def fill(
+    log: PartitionLog,
+    batches: int = BATCHES,
+    *,
+    flush_after: int | None = None,
+    epoch: int | None = None,
+) -> None:
+    """Append batches, in three epochs unless one is given; flush once, after so many of them."""
     for n in range(batches):
         first = log.log_end
-        epoch = LeaderEpoch(n * 3 // batches)
-        (result,) = log.append_as_leader(batch(first), leader_epoch=epoch, now_ms=TIME_MS + first)
+        (result,) = log.append_as_leader(
+            batch(first),
+            leader_epoch=LeaderEpoch(n * 3 // batches if epoch is None else epoch),
+            now_ms=TIME_MS + first,
+        )
         assert result.error is None
         if n + 1 == flush_after:
             log.flush()

@@ -243,6 +243,21 @@ class SimFiles:
         node.cut(size)
         self._used_bytes += len(node.data) - before
 
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    @property
+    def sync_fault_is_armed(self) -> bool:
+        return self._fail_sync_suffix is not None or self._fail_folder_sync
+
+    def failed_syncs_since(self, operation: int, suffix: str) -> int:
+        """How many syncs of files that end like this failed after an operation."""
+        return sum(
+            number > operation and what == "SYNC FAILS" and path.endswith(suffix)
+            for number, what, path, _ in self._trace
+        )
+
     def trace(self) -> str:
         """The last operations, a line each, for the report of a failing seed."""
         lines = []

@@ -18,9 +18,7 @@ from tailrace.cli.entries import (
     EpochStartEntry,
     FileEntry,
     IndexEntry,
-    InsideEntry,
     OffsetEntry,
-    PartitionEntry,
     ProducedEntry,
     PropertyEntry,
     RecordEntry,
@@ -30,28 +28,27 @@ from tailrace.epochs import EpochEntry
 from tailrace.errors import CorruptBatch, CorruptCheckpoint
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    CLEANED,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
+    LOG_STARTS,
+    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
     CleanShutdown,
     MetaProperties,
     PartitionMetadata,
-    decode,
     decode_named,
 )
-from tailrace.log.checkpoints import Kind as CheckpointKind
+from tailrace.log.flushing import SYNC_FAILED_FILE
 from tailrace.log.index_check import read_offset_index, read_time_index
 from tailrace.log.inspection import Damage, base_in_name, scan
-from tailrace.log.log import SYNC_FAILED_FILE
 from tailrace.log.manager import LOCK_FILE
 from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
-from tailrace.log.verification import is_data_folder, is_partition_folder, partition_names
-from tailrace.model import TopicPartition
 from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header
 from tailrace.record.view import BatchView
 
@@ -72,11 +69,8 @@ class DumpOptions:
     limit: int | None = None
 
 
-def dump(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """Everything in a file, or an overview of a folder; raises NotOurs or OSError."""
-    if files.is_folder(path):
-        yield from _folder(files, path.rstrip("/") or "/", options)
-        return
+def dump_file(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
+    """Everything in a file; raises NotOurs or OSError."""
     kind = kind_of(files, path)
     yield from _KINDS[kind](files, path, kind, options)
 
@@ -106,170 +100,6 @@ def kind_of(files: ReadOnlyFiles, path: str) -> str:
     return "segment"
 
 
-# Folders.
-
-
-def _folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
-    if is_partition_folder(files, path):
-        if options.records or options.from_offset:
-            yield from _all_segments(files, path, options)
-        else:
-            yield from _partition_folder(files, path, options)
-    elif is_data_folder(files, path):
-        yield from _data_folder(files, path, options)
-    else:
-        raise NotOurs(f"{path} is neither a data folder nor the folder of a partition")
-
-
-def _all_segments(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
-    """The segments of a partition one after the other; those wholly below are not opened."""
-    names = [name for name in files.list(path) if name.endswith(LOG_SUFFIX)]
-    left = options.limit
-    for number, name in enumerate(names):
-        after = base_in_name(names[number + 1]) if number + 1 < len(names) else None
-        if after is not None and after <= options.from_offset:
-            continue
-        now = DumpOptions(records=options.records, from_offset=options.from_offset, limit=left)
-        shown = 0
-        for entry in _segment(files, f"{path}/{name}", "segment", now):
-            shown += isinstance(entry, BatchEntry | RecordEntry)
-            yield entry
-        if left is not None:
-            left -= shown
-            if left <= 0:
-                return
-
-
-def _partition_folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
-    names = files.list(path)
-    size_bytes = sum(files.size(f"{path}/{name}") for name in names)
-    yield FileEntry(path=path, kind="partition", size_bytes=size_bytes, about=_plural(names))
-    for name in names[: options.limit]:
-        inside = f"{path}/{name}"
-        try:
-            kind = kind_of(files, inside)
-        except (NotOurs, OSError) as error:
-            yield InsideEntry(name=name, kind="?", size_bytes=0, about=str(error))
-            continue
-        if kind == "segment":
-            yield from _segment_overview(files, inside, name)
-        else:
-            yield _overview(files, inside, name, kind)
-
-
-def _segment_overview(files: ReadOnlyFiles, path: str, name: str) -> Iterator[Entry]:
-    size = files.size(path)
-    first, next_offset, batches, records, newest = -1, base_in_name(name) or 0, 0, 0, -1
-    damaged: list[Damage] = []
-    file = files.open(path)
-    try:
-        for found in scan(file, size, checksums=False):
-            if isinstance(found, Damage):
-                damaged.append(found)
-                continue
-            header = found.header
-            first = header.base_offset if first < 0 else first
-            next_offset = header.next_offset
-            batches += 1
-            records += header.record_count
-            newest = max(newest, header.max_timestamp_ms)
-    finally:
-        file.close()
-    yield InsideEntry(
-        name=name,
-        kind="segment",
-        size_bytes=size,
-        first_offset=first,
-        next_offset=next_offset,
-        batches=batches,
-        records=records,
-        max_timestamp_ms=newest,
-        about=f"{len(damaged)} damaged" if damaged else "",
-    )
-    for each in damaged[:1]:
-        yield _damage_entry(path, each)
-
-
-def _overview(files: ReadOnlyFiles, path: str, name: str, kind: str) -> Entry:
-    """One line for a small file: how much it holds, or what is wrong with it."""
-    entries = [
-        each
-        for each in _KINDS[kind](files, path, kind, DumpOptions())
-        if not isinstance(each, FileEntry)
-    ]
-    damage = next((each for each in entries if isinstance(each, DamageEntry)), None)
-    if damage is not None:
-        about = f"damaged: {damage.reason}"
-    elif kind == "marker":
-        about = ", ".join(each.value for each in entries if isinstance(each, PropertyEntry))
-    else:
-        about = f"{len(entries)} entr{'y' if len(entries) == 1 else 'ies'}"
-    return InsideEntry(name=name, kind=kind, size_bytes=files.size(path), about=about)
-
-
-def _data_folder(files: ReadOnlyFiles, path: str, options: DumpOptions) -> Iterator[Entry]:
-    names = partition_names(files, path)
-    about = f"{len(names)} partition{'s' if len(names) != 1 else ''}"
-    yield FileEntry(path=path, kind="data", size_bytes=-1, about=about)
-    for name in files.list(path):
-        inside = f"{path}/{name}"
-        if name not in names and not files.is_folder(inside):
-            try:
-                yield _overview(files, inside, name, kind_of(files, inside))
-            except NotOurs:
-                yield InsideEntry(name=name, kind="?", size_bytes=files.size(inside))
-    points = _offsets(files, path, RECOVERY_POINTS)
-    watermarks = _offsets(files, path, HIGH_WATERMARKS)
-    clean = _stored(files, f"{path}/{CLEAN_SHUTDOWN.file_name}")
-    ends: Mapping[TopicPartition, int] = {}
-    if isinstance(clean, CleanShutdown):
-        ends = {partition: each.log_end for partition, each in clean.partitions.items()}
-    for name in names[: options.limit]:
-        yield _partition_entry(files, path, name, points=points, watermarks=watermarks, ends=ends)
-
-
-def _partition_entry(
-    files: ReadOnlyFiles,
-    path: str,
-    name: str,
-    *,
-    points: Mapping[TopicPartition, int],
-    watermarks: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-) -> Entry:
-    folder = f"{path}/{name}"
-    segments = [each for each in files.list(folder) if each.endswith(LOG_SUFFIX)]
-    partition = TopicPartition.parse(name) or TopicPartition(name, 0)
-    metadata = _stored(files, f"{folder}/{PARTITION_METADATA.file_name}")
-    first = base_in_name(segments[0]) if segments else None
-    return PartitionEntry(
-        name=name,
-        segments=len(segments),
-        size_bytes=sum(files.size(f"{folder}/{each}") for each in segments),
-        first_offset=-1 if first is None else first,
-        log_end=ends.get(partition, -1),
-        recovery_point=points.get(partition, -1),
-        high_watermark=watermarks.get(partition, -1),
-        topic_id=metadata.topic_id if isinstance(metadata, PartitionMetadata) else "?",
-    )
-
-
-def _offsets(
-    files: ReadOnlyFiles, path: str, kind: CheckpointKind[Mapping[TopicPartition, int]]
-) -> Mapping[TopicPartition, int]:
-    try:
-        return decode(kind, files.read(f"{path}/{kind.file_name}"))
-    except (OSError, CorruptCheckpoint):
-        return {}
-
-
-def _stored(files: ReadOnlyFiles, path: str) -> object:
-    try:
-        return decode_named(files.read(path))[1]
-    except (OSError, CorruptCheckpoint):
-        return None
-
-
 # Segments.
 
 
@@ -281,7 +111,7 @@ def _segment(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -
     try:
         for found in scan(file, size):
             if isinstance(found, Damage):
-                yield _damage_entry(path, found)
+                yield damage_entry(path, found)
                 continue
             header = found.header
             if header.last_offset < options.from_offset:
@@ -352,7 +182,7 @@ def _batch_entry(position: int, header: BatchHeader) -> BatchEntry:
     )
 
 
-def _damage_entry(path: str, damage: Damage) -> DamageEntry:
+def damage_entry(path: str, damage: Damage) -> DamageEntry:
     reason = "nothing but zeros" if damage.all_zeros else damage.reason
     return DamageEntry(
         path=path,
@@ -485,11 +315,6 @@ def _reason(error: Exception) -> str:
     return str(error).removeprefix("corrupt batch: ")
 
 
-def _plural(names: list[str]) -> str:
-    segments = sum(name.endswith(LOG_SUFFIX) for name in names)
-    return f"{segments} segment{'s' if segments != 1 else ''}"
-
-
 _BY_SUFFIX: Final = {
     LOG_SUFFIX: "segment",
     SWAP_SUFFIX: "segment",
@@ -505,11 +330,11 @@ _BY_MAGIC: Final = {
     b"TRPS": "snapshot",
 }
 _CHECKPOINT_NAMES: Final = {
-    LEADER_EPOCHS.file_name,
-    PARTITION_METADATA.file_name,
-    CLEAN_SHUTDOWN.file_name,
-    RECOVERY_POINTS.file_name,
-    HIGH_WATERMARKS.file_name,
+    kind.file_name
+    for kind in (
+        *(HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANED),
+        *(LEADER_EPOCHS, PARTITION_METADATA, META_PROPERTIES, CLEAN_SHUTDOWN),
+    )
 }
 _KINDS: Final[dict[str, Callable[[ReadOnlyFiles, str, str, DumpOptions], Iterator[Entry]]]] = {
     "segment": _segment,

@@ -1,7 +1,7 @@
 """What a dump is made of: one small value for each thing found in a file.
 
 The names of these fields are the names in `--json` and never change; new ones may be added. Times
-are milliseconds since 1970 in UTC, offsets and sizes whole numbers, -1 means "none" as in the files.
+are milliseconds since 1970 in UTC, offsets and sizes whole numbers; -1 means "none".
 Bytes become `{"utf8": "text"}` when they are text, else `{"base64": "..."}`.
 """
 
@@ -11,7 +11,7 @@ import base64
 from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias, cast
 
-Json: TypeAlias = "str | int | bool | None | list[Json] | dict[str, Json]"
+Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json] | None"
 HeaderPairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
@@ -155,18 +155,27 @@ class ClosedEntry(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntry(Entry):
+    """A segment in the folder of a partition; `next_offset` is where the one after it begins."""
+
+    type: ClassVar[str] = "segment"
+    name: str
+    size_bytes: int
+    first_offset: int
+    next_offset: int
+    batches: int
+    records: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InsideEntry(Entry):
-    """A file in the folder of a partition; offsets and counts are those of a segment."""
+    """Another file in a folder."""
 
     type: ClassVar[str] = "inside"
     name: str
     kind: str
     size_bytes: int
-    first_offset: int = -1
-    next_offset: int = -1
-    batches: int = -1
-    records: int = -1
-    max_timestamp_ms: int = -1
     about: str = ""
 
 

@@ -12,18 +12,20 @@ from typing import Annotated, Final
 import typer
 
 from tailrace import __version__
+from tailrace.cli import log
 from tailrace.errors import InvariantViolation, TailraceError
 
 EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="tailrace",
     help="Tailrace, a replicated log.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(log.app)
 
 
 def main() -> None:
@@ -44,6 +46,22 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tailrace {__version__}")
         raise typer.Exit
+
+
+@app.command()
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder, and say how to look around in it.")
+    ] = False,
+) -> None:
+    """See the log at work: write, crash, recover, look up by time, compact, dump, verify."""
+    try:
+        # It runs the server's code, which needs more than the base install has.
+        from tailrace.cli.demo import demo as run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        typer.echo(f"tailrace: {error}: pip install 'tailrace[server]'", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
+    raise typer.Exit(0 if run(keep=keep) else EXIT_FAILED)
 
 
 @app.callback()

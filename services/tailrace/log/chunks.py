@@ -17,10 +17,12 @@ import pyarrow as pa
 from tailrace.errors import BatchFault, CorruptBatch
 from tailrace.log.files import OpenFile
 from tailrace.log.survivors import Offsets
-from tailrace.record.header import HEADER_BYTES, BatchHeader
+from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header
 from tailrace.record.view import BatchView
 
 ALL_OFFSETS: Final = range(2**63 - 1)
+# A chunk ends early when its bodies would decompress to more than this; a single batch may.
+DECODED_BYTES_MAX: Final = 128 << 20
 
 
 class ReadBatch(NamedTuple):
@@ -49,7 +51,12 @@ class SourceSegment:
 
 
 def read_chunks(
-    file: OpenFile, source: SourceSegment, *, chunk_bytes: int, decoded: range
+    file: OpenFile,
+    source: SourceSegment,
+    *,
+    chunk_bytes: int,
+    decoded: range,
+    decoded_bytes_max: int = DECODED_BYTES_MAX,
 ) -> Iterator[Chunk]:
     """All batches of a segment in chunks of about this size, those in a range of offsets decoded.
 
@@ -58,12 +65,12 @@ def read_chunks(
     position, expected = 0, source.base_offset
     while position < source.size_bytes:
         left_bytes = source.size_bytes - position
-        data = file.read_at(position, min(chunk_bytes, left_bytes))
-        chunk = _split(data, decoded)
-        if not chunk:
-            length = BatchView(data).header.length if len(data) >= HEADER_BYTES else left_bytes
+        data = file.read_at(position, min(max(chunk_bytes, HEADER_BYTES), left_bytes))
+        chunk = _split(data, decoded, decoded_bytes_max)
+        if not chunk and len(data) >= HEADER_BYTES:
+            length = read_header(data).length
             data = file.read_at(position, min(length, left_bytes))
-            chunk = _split(data, decoded)
+            chunk = _split(data, decoded, decoded_bytes_max)
         if not chunk:
             raise CorruptBatch(BatchFault.CUT_SHORT, f"{source.path} at {position}")
         for batch in chunk:
@@ -99,8 +106,8 @@ def row_offsets(chunk: Chunk) -> Offsets:
     return np.concatenate(parts)
 
 
-def _split(data: bytes, decoded: range) -> Chunk:
-    """The whole batches in a buffer; one that its end cuts is left out."""
+def _split(data: bytes, decoded: range, room_bytes: int) -> Chunk:
+    """The whole batches in a buffer, as many as there is room for when they are decoded."""
     source, view = pa.py_buffer(data), memoryview(data)
     chunk: Chunk = []
     at, size = 0, len(data)
@@ -108,7 +115,8 @@ def _split(data: bytes, decoded: range) -> Chunk:
         batch = BatchView(source, at)
         header = batch.header
         end = at + header.length
-        if end > size:
+        room_bytes -= header.body_bytes
+        if end > size or (room_bytes < 0 and chunk):
             break
         batch.verify()
         columns, problem = None, ""

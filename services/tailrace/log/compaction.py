@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -80,6 +81,8 @@ from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView
 
+# As `log.cleaner.dedupe.buffer.size` has it when nobody says otherwise.
+DEDUPE_BUFFER_BYTES: Final = 128 << 20
 # The dirty part is read twice in chunks of this size, small enough that their memory is used again.
 DIRTY_CHUNK_BYTES: Final = 4 << 20
 # The clean part is read once in larger chunks, because each looks up its keys in the whole map,
@@ -87,6 +90,8 @@ DIRTY_CHUNK_BYTES: Final = 4 << 20
 CLEAN_CHUNK_BYTES: Final = 64 << 20
 # A merged batch this full (a share of what it may be) is copied rather than merged once more.
 COPIED_FROM_SHARE: Final = 0.5
+# A retention that reaches beyond this never ends: the field in the header holds no more.
+HORIZON_MS_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +184,20 @@ def fail_compaction(
 
 
 def compact(
-    log: PartitionLog, *, cleaned_to: int, bound: int, now_ms: int, buffer_bytes: int
+    log: PartitionLog,
+    *,
+    now_ms: int,
+    cleaned_to: int = 0,
+    bound: int | None = None,
+    buffer_bytes: int = DEDUPE_BUFFER_BYTES,
 ) -> CompactionReport | None:
-    """One pass, here and now."""
+    """One pass, here and now; without a bound over all that is closed and durable."""
     work = begin_compaction(
-        log, cleaned_to=cleaned_to, bound=bound, now_ms=now_ms, buffer_bytes=buffer_bytes
+        log,
+        cleaned_to=cleaned_to,
+        bound=log.log_end if bound is None else bound,
+        now_ms=now_ms,
+        buffer_bytes=buffer_bytes,
     )
     if work is None:
         return None
@@ -320,10 +334,14 @@ class CompactionWork:
             return
         found: dict[int, int] = {}
         for source, segment in zip(self.sources, self.segments, strict=True):
-            if source.next_offset <= self.dirty_from:
+            if source.next_offset > self.dirty_from:
+                break
+            try:
                 for _, header in segment.walk(0):
                     if header.producer_id in missing and header.base_sequence >= 0:
                         found[header.producer_id] = header.base_offset
+            except CorruptBatch as error:
+                raise self._damaged(source, source.base_offset, error) from error
         self._last_batches |= found
 
     def _note_last_batches(self, headers: Iterator[BatchHeader]) -> None:
@@ -343,12 +361,13 @@ class CompactionWork:
                     yield chunk
                     offset = chunk[-1].header.next_offset
         except CorruptBatch as error:
-            raise DamagedLog(
-                str(self.partition),
-                offset=offset,
-                recovery_point=self.recovery_point,
-                detail=f"{source.path}: {error}",
-            ) from error
+            raise self._damaged(source, offset, error) from error
+
+    def _damaged(self, source: SourceSegment, offset: int, error: CorruptBatch) -> DamagedLog:
+        detail = f"{source.path}: {error}"
+        return DamagedLog(
+            str(self.partition), offset=offset, recovery_point=self.recovery_point, detail=detail
+        )
 
     # Writing.
 
@@ -378,7 +397,7 @@ class CompactionWork:
         """Decide on all rows of a chunk at once."""
         decoded = [each for each in chunk if each.columns is not None]
         counts = [each.header.record_count if each.columns is not None else 0 for each in chunk]
-        bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
+        bounds = list(accumulate(counts, initial=0))
         progress = self.progress
         progress.records_before += sum(each.header.record_count for each in chunk)
         blind = sum(each.header.record_count for each in chunk if each.columns is None)
@@ -403,7 +422,7 @@ class CompactionWork:
         expired = kept & dead & (given != NO_HORIZON_MS) & (given <= self.now_ms)
         kept[expired] = False
         self.progress.tombstones_expired += int(np.count_nonzero(expired))
-        fresh = self.now_ms + self.delete_retention_ms
+        fresh = min(self.now_ms + self.delete_retention_ms, HORIZON_MS_MAX)
         horizons = np.where(given != NO_HORIZON_MS, given, fresh)
         horizons[~(kept & dead)] = NO_HORIZON_MS
         return horizons
@@ -446,13 +465,13 @@ class _Verdict:
     __slots__ = ("_marked", "bounds", "horizons", "kept", "kept_counts", "offsets")
 
     def __init__(
-        self, offsets: Offsets, kept: Mask, horizons: Offsets | None, bounds: Offsets
+        self, offsets: Offsets, kept: Mask, horizons: Offsets | None, bounds: list[int]
     ) -> None:
         self.offsets = offsets
         self.kept = kept
         self.horizons = horizons
         self.kept_counts = _counts(kept, bounds)
-        self.bounds: list[int] = bounds.tolist()
+        self.bounds = bounds
         marked = None if horizons is None else horizons != NO_HORIZON_MS
         self._marked = None if marked is None else _counts(marked, bounds)
 
@@ -532,11 +551,9 @@ class _Stretch:
             self._rewriter.merge_timed(like, rows, offsets, horizons)
 
 
-def _counts(mask: Mask, bounds: Offsets) -> list[int]:
+def _counts(mask: Mask, bounds: list[int]) -> list[int]:
     """How many rows of each batch are marked."""
-    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
-    counts: list[int] = np.diff(total[bounds]).tolist()
-    return counts
+    return [int(np.count_nonzero(mask[start:end])) for start, end in pairwise(bounds)]
 
 
 def _spans(log: PartitionLog) -> list[SegmentSpan]:

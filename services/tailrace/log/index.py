@@ -94,7 +94,7 @@ class SegmentIndex:
         return (self.offsets[at], self.positions[at]) if at >= 0 else (0, 0)
 
     def floor_position(self, position: int) -> tuple[int, int]:
-        """The last indexed batch that starts at or below `position`: (position, relative offset)."""
+        """The last batch indexed at or below `position`, as (position, relative offset)."""
         at = bisect_right(self.positions, position) - 1
         return (self.positions[at], self.offsets[at]) if at >= 0 else (0, 0)
 

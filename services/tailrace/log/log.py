@@ -19,11 +19,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from tailrace.config import UNLIMITED, LogConfig, TimestampType
-from tailrace.epochs import EpochHistory
+from tailrace.epochs import EpochEnd, EpochHistory
 from tailrace.errors import (
     BatchFault,
     BatchTooLarge,
@@ -39,6 +38,7 @@ from tailrace.errors import (
 )
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
 from tailrace.log.files import Buffer
+from tailrace.log.flushing import FlushWork, mark_failed_sync
 from tailrace.log.producers import ProducerStates
 from tailrace.log.retention import Expiry, SegmentFacts, expired, should_roll
 from tailrace.log.segment import LOG_SUFFIX, Segment, Slice, Storage, segment_name
@@ -50,7 +50,7 @@ from tailrace.log.snapshots import (
     write_snapshot,
 )
 from tailrace.log.swap import SwapRange, swap_in
-from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, Offset, TopicPartition
+from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
 from tailrace.record.header import (
     PREFIX_BYTES,
     SEQUENCE_MODULUS,
@@ -62,9 +62,6 @@ from tailrace.record.header import (
     verify,
 )
 from tailrace.record.view import BatchView
-
-# Left behind by a failed sync: nothing above the offset in it may be trusted at the next opening.
-SYNC_FAILED_FILE: Final = "sync-failed"
 
 
 class LogCheckpoints(Protocol):
@@ -90,37 +87,6 @@ class BatchResult(NamedTuple):
 class TimedOffset(NamedTuple):
     offset: int
     timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlushWork:
-    """The blocking part of a flush: may run in any thread, and its end is told to the log."""
-
-    storage: Storage
-    folder: str
-    generation: int
-    up_to: int
-    paths: tuple[str, ...]
-    epochs: bool
-    names: bool
-
-    def run(self) -> None:
-        for path in self.paths:
-            try:
-                with self.storage.cache.use(path) as file:
-                    file.sync()
-            except FileNotFoundError:
-                # Retention or compaction removed the segment meanwhile; nothing is left to save.
-                continue
-        if self.epochs:
-            # Not through the cache: the owner of the log may put a newer file in its place.
-            file = self.storage.files.open(f"{self.folder}/{LEADER_EPOCHS.file_name}")
-            try:
-                file.sync()
-            finally:
-                file.close()
-        if self.names or self.epochs:
-            self.storage.files.sync_folder(self.folder)
 
 
 class PartitionLog:
@@ -278,7 +244,7 @@ class PartitionLog:
                 return found
         return None
 
-    def epoch_end(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+    def epoch_end(self, epoch: int) -> EpochEnd:
         """The largest epoch up to `epoch` that this log knows, and the offset where it ended."""
         return self.epochs.end_of(epoch, self.log_end)
 
@@ -300,14 +266,16 @@ class PartitionLog:
         """Remove everything and go on, empty, at `offset`; durable on return."""
         self._check_open()
         with self._cutting():
-            # A crash may leave any part of the log below the new log start, or nothing of it.
+            # A crash may leave any part of the log, or an empty one at the stored log start: what
+            # was given up must not show again.
             self._lower_recovery_point(0)
-            self._checkpoints.set_log_start(offset)
+            self._checkpoints.set_log_start(max(offset, self.log_start))
             while self.segments:
                 self._drop_last_segment()
             remove_snapshots(self.storage, self.folder, lambda _: True)
             self.epochs = EpochHistory()
             self._save_epochs(durable=True)
+            self._checkpoints.set_log_start(offset)
             self._add_segment(offset)
             self.storage.files.sync_folder(self.folder)
         self.producers = ProducerStates()
@@ -455,6 +423,11 @@ class PartitionLog:
     @property
     def is_open(self) -> bool:
         return self._closed is None
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """The epoch of the last batch, NO_LEADER_EPOCH when there is none."""
+        return self.epochs.epoch_at(self.log_end - 1)
 
     @property
     def size_bytes(self) -> int:
@@ -685,15 +658,6 @@ class PartitionLog:
             write_snapshot(self.storage, self.folder, self.producers, self.log_end)
         except OSError:
             closed.remove_index_files()
-
-
-def mark_failed_sync(storage: Storage, folder: str, durable_end: int, error: OSError) -> None:
-    """Note for the next opening that nothing from `durable_end` on may be trusted."""
-    marker = f"{folder}/{SYNC_FAILED_FILE}"
-    try:
-        write_atomically(storage.files, marker, str(durable_end).encode(), durable=True)
-    except OSError as second:
-        error.add_note(f"the marker {marker} could not be written either: {second}")
 
 
 def _check_continues(before: BatchHeader, header: BatchHeader) -> None:

@@ -157,6 +157,7 @@ class DataFolder:
                 self.store(RECOVERY_POINTS, self.recovery_points)
 
     def raise_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        """Store that recovery made a segment durable: the next one need not scan it again."""
         with self._mutex:
             if self.recovery_points.get(partition, 0) < offset:
                 self.recovery_points[partition] = Offset(offset)
@@ -202,6 +203,10 @@ class DataFolder:
                 del offsets[partition]
             if gone:
                 self.store(kind, offsets)
+        watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
+        if not watermarks.keys() <= known:
+            kept = {each: watermarks[each] for each in watermarks if each in known}
+            self.store(HIGH_WATERMARKS, kept)
 
     def forget(self, partition: TopicPartition) -> None:
         with self._mutex:
@@ -320,6 +325,7 @@ class LogManager:
         )
         self.folders = [DataFolder(files, path) for path in config.log_dirs]
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.damaged: dict[TopicPartition, TailraceError] = {}
         self._folder_of: dict[TopicPartition, DataFolder] = {}
 
     def open(self, *, now_ms: int) -> ManagerReport:
@@ -433,7 +439,10 @@ class LogManager:
         folder.logs.pop(partition, None)
         if log is not None:
             log.abandon("it is opened anew")
+            # It knows better than the file, which is written now and then.
+            folder.recovery_points[partition] = Offset(log.recovery_point)
         _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss)
+        folder.checkpoint()
         return report
 
     def _discard(self, folder: DataFolder, partition: TopicPartition) -> None:
@@ -471,6 +480,9 @@ class LogManager:
                 for opening in waiting:
                     opening.result()
         folder.clean = None
+        if not report.clean:
+            # Once for all of them: the files hold every partition of the folder.
+            folder.checkpoint()
 
     def _open_found(
         self, folder: DataFolder, partition: TopicPartition, report: ManagerReport, now_ms: int
@@ -480,7 +492,7 @@ class LogManager:
                 report.opened.append(self._open_log(folder, partition, now_ms)[1])
                 return
         except (DamagedLog, CorruptCheckpoint) as error:
-            report.damaged[partition] = error
+            report.damaged[partition] = self.damaged[partition] = error
             return
         # Its creation was interrupted before anyone could know of it.
         self._files.remove_folder(f"{folder.path}/{partition}")
@@ -518,8 +530,6 @@ class LogManager:
             accept_loss=accept_loss,
             progress=lambda offset: folder.raise_recovery_point(partition, offset),
         )
-        if not report.clean:
-            folder.raise_recovery_point(partition, log.recovery_point)
         self.logs[partition] = folder.logs[partition] = log
         self._folder_of[partition] = folder
         return log, report

@@ -21,8 +21,9 @@ from tailrace.log.checkpoints import (
     decode,
 )
 from tailrace.log.findings import Finding, Kind, Symptom, Symptoms
+from tailrace.log.flushing import SYNC_FAILED_FILE
 from tailrace.log.inspection import Batch, base_in_name, scan
-from tailrace.log.log import SYNC_FAILED_FILE, PartitionLog
+from tailrace.log.log import PartitionLog
 from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.producers import ProducerStates
 from tailrace.log.rehearsal import LogRehearsal, rehearsed_log
@@ -390,7 +391,7 @@ def _epochs_problem(
     if not entries:
         return "it is empty, but the batches have leader epochs"
     stored = EpochHistory(entries)
-    told = [(epoch, max(start, first)) for epoch, start in seen.epoch_starts]
+    told = [(epoch, max(start, first)) for epoch, start in seen.epoch_starts if start < end]
     # An epoch that was over before the first offset says nothing about what is left.
     told = [each for each, after in pairwise([*told, (0, end)]) if each[1] < after[1]]
     for epoch, start in told:
@@ -412,5 +413,5 @@ def _opening(rehearsal: LogRehearsal) -> str:
         return f"does not open: {rehearsal.error}"
     how = "opens without a scan"
     if not report.clean:
-        how = f"opens after a scan of {report.scanned_bytes} bytes"
-    return f"{how}, offsets {log.log_start} to {log.log_end}"
+        how = f"opens after a scan of {report.scanned_bytes:,} bytes"
+    return f"{how}, offsets {log.log_start:,} to {log.log_end:,}"

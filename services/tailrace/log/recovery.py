@@ -30,7 +30,8 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
-from tailrace.log.log import SYNC_FAILED_FILE, LogCheckpoints, PartitionLog, mark_failed_sync
+from tailrace.log.flushing import SYNC_FAILED_FILE, mark_failed_sync
+from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
 from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
 from tailrace.log.snapshots import load_producers, remove_snapshots
@@ -74,7 +75,8 @@ def open_log(
     limit = opening.trusted_limit(recovery_point)
     if limit is not None:
         checkpoints.lower_recovery_point(limit)
-        recovery_point, clean = min(recovery_point, limit), None
+        # Not the lower of the two: all below the limit was durable, even if that was not stored.
+        recovery_point, clean = limit, None
     segments = opening.segments(log_start)
     if clean is not None:
         # Whether or not the marker still fits: all this was durable.

@@ -73,13 +73,13 @@ def _of_error(symptom: Symptom, rehearsal: LogRehearsal) -> Recovery:
         return Recovery(
             action=Action.REFUSE,
             text=f"refuses to open the log, because what was durable is damaged; the replica is "
-            f"repaired from its leader from offset {refused_from} on",
+            f"repaired from its leader from offset {refused_from:,} on",
             first_lost=refused_from,
             last_lost=max(rehearsal.recovery_point - 1, refused_from),
         )
     return Recovery(
         action=Action.NOTHING,
-        text=f"not noticed: the log is refused from offset {refused_from} on only; remove the "
+        text=f"not noticed: the log is refused from offset {refused_from:,} on only; remove the "
         "folder and let the replica copy all from its leader",
     )
 
@@ -87,7 +87,7 @@ def _of_error(symptom: Symptom, rehearsal: LogRehearsal) -> Recovery:
 def _cut(rehearsal: LogRehearsal, log: PartitionLog, known_end: int) -> Recovery:
     last, log_end = log.segments[-1], log.log_end
     if last.path in rehearsal.changes:
-        text = f"cuts {_name(last.path)} at byte {last.size}"
+        text = f"cuts {_name(last.path)} at byte {last.size:,}"
     else:
         text = f"removes the segments after {_name(last.path)}"
     if log_end >= known_end:
@@ -96,7 +96,7 @@ def _cut(rehearsal: LogRehearsal, log: PartitionLog, known_end: int) -> Recovery
         )
     return Recovery(
         action=Action.CUT,
-        text=f"{text}, losing offsets {log_end} to {known_end - 1}, none of which was flushed",
+        text=f"{text}, losing offsets {log_end:,} to {known_end - 1:,}, none of which was flushed",
         at_byte=last.size,
         first_lost=log_end,
         last_lost=known_end - 1,
@@ -175,7 +175,7 @@ def _of_marker(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> Rec
             action=Action.IGNORE, text="not used: the clean-shutdown marker says where it ends"
         )
     return Recovery(
-        action=Action.IGNORE, text=f"not used: scans {report.scanned_bytes} bytes instead"
+        action=Action.IGNORE, text=f"not used: scans {report.scanned_bytes:,} bytes instead"
     )
 
 
@@ -193,7 +193,7 @@ def _of_log_start(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> 
         return _of_error(symptom, rehearsal)
     return Recovery(
         action=Action.REMOVE,
-        text=f"removes all segments and goes on, empty, at offset {rehearsal.log.log_start}",
+        text=f"removes all segments and goes on, empty, at offset {rehearsal.log.log_start:,}",
     )
 
 

@@ -31,7 +31,7 @@ from tailrace.log.survivors import NO_HORIZON_MS, Offsets, horizon_runs, row_byt
 from tailrace.log.swap import SwapRange, cleaned_path
 from tailrace.model import NO_LEADER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP_MS
 from tailrace.record.body import body_schema
-from tailrace.record.build import compacted_batch
+from tailrace.record.build import EMPTY_BATCH_BYTES, compacted_batch
 from tailrace.record.codec import Compression
 from tailrace.record.header import (
     BODY_KIND_ARROW,
@@ -135,10 +135,16 @@ class Rewriter:
         self._output, self.outputs = None, []
 
     def _has_room(self, output: _Output, source: SourceSegment) -> bool:
+        """Whether the segment fits in even if all of it stays.
+
+        What it comes to is not known yet. Too much caution costs nothing for long: the next pass
+        finds the small segments that this one left, and joins them.
+        """
+        waiting_bytes = self._run.size_bytes + EMPTY_BATCH_BYTES if self._run.is_used else 0
+        size_bytes = output.size_bytes + waiting_bytes + source.size_bytes
         index_bytes = output.index.memory_bytes + source.index_bytes
         return (
-            output.size_bytes + self._run.size_bytes + source.size_bytes
-            <= self._limits.segment_bytes
+            size_bytes <= self._limits.segment_bytes
             and index_bytes <= self._limits.segment_index_bytes
             and source.next_offset - 1 - output.segment.base_offset <= RELATIVE_OFFSET_MAX
         )

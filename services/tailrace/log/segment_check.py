@@ -152,7 +152,9 @@ class _SegmentCheck:
             self._tell_damage(following)
         elif following is not None and following != expected:
             kind = Kind.OFFSET_GAP if following > expected else Kind.OFFSET_OVERLAP
-            what = f"it ends before offset {expected}, but the next segment begins at {following}"
+            what = (
+                f"it ends before offset {expected:,}, but the next segment begins at {following:,}"
+            )
             self._add(kind, self.size, what, expected)
         if self.indexes is not None:
             self.indexes.finish(self.size, is_whole=self.is_whole)
@@ -166,13 +168,13 @@ class _SegmentCheck:
         elif base_offset == expected:
             return
         elif self.is_first:
-            what = f"it is named for offset {self.task.base}, but begins with {base_offset}"
+            what = f"it is named for offset {self.task.base:,}, but begins with {base_offset:,}"
             self._add(Kind.MISNAMED_SEGMENT, found.position, what, expected)
         elif base_offset > expected:
-            what = f"offsets {expected} to {base_offset - 1} are missing"
+            what = f"offsets {expected:,} to {base_offset - 1:,} are missing"
             self._add(Kind.OFFSET_GAP, found.position, what, expected)
         else:
-            what = f"offset {base_offset} comes again: {expected} was due"
+            what = f"offset {base_offset:,} comes again: {expected:,} was due"
             self._add(Kind.OFFSET_OVERLAP, found.position, what, expected)
 
     def _tell_damage(self, next_offset: int | None) -> None:
@@ -182,12 +184,12 @@ class _SegmentCheck:
         if is_tail and (first.all_zeros or first.fault is BatchFault.CUT_SHORT):
             kind = Kind.TORN_TAIL
             what = "zeros" if first.all_zeros else first.reason
-            what += f", {last.end - first.position} bytes up to the end"
+            what += f", {last.end - first.position:,} bytes up to the end"
         else:
             kind = Kind.CORRUPT_BATCH
-            what = f"{first.reason}, {last.end - first.position} bytes"
+            what = f"{first.reason}, {last.end - first.position:,} bytes"
         if next_offset is not None and next_offset > expected:
-            what += f", which held offsets {expected} to {next_offset - 1}"
+            what += f", which held offsets {expected:,} to {next_offset - 1:,}"
         self._add(kind, first.position, what, expected)
 
     def _decode(self, found: Batch) -> None:
@@ -195,7 +197,7 @@ class _SegmentCheck:
         try:
             BatchView(self.file.read_at(found.position, header.length)).record_batch()
         except CorruptBatch as error:
-            what = f"offsets {header.base_offset} to {header.last_offset}: {error}"
+            what = f"offsets {header.base_offset:,} to {header.last_offset:,}: {error}"
             self._add(Kind.UNREADABLE_BODY, found.position, what, header.base_offset)
 
     def _add(self, kind: Kind, position: int, what: str, offset: int) -> None:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import pairwise
 from threading import Thread
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulation.compaction_model import (
     BUFFER_BYTES,
+    CONFIG,
+    RETENTION_MS,
     CompactionModel,
     begin,
     check_structure,
+    closed,
     compact_once,
+    headers_of,
+    keyed,
     records_of,
 )
-from simulation.log_bench import NOW_MS, LogBench, Producer, append
-from simulation.storage import SimFiles, SimulatedCrash
-from tailrace.config import LogConfig, TimestampType
+from simulation.log_bench import NOW_MS, PARTITION, LogBench, Producer, append
+from simulation.storage import SimFiles
+from tailrace.config import FolderConfig, LogConfig, TimestampType
 from tailrace.errors import DamagedLog, LogClosed, StorageError
 from tailrace.log.compaction import (
+    CompactionWork,
     compact,
     dirtiness,
     end_compaction,
@@ -33,52 +33,12 @@ from tailrace.log.compaction import (
 )
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
+from tailrace.log.manager import Identity, LogManager
 from tailrace.log.snapshots import remove_snapshots
-from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
-from tailrace.record.build import BatchBuilder, batch_from_columns
+from tailrace.log.swap import CLEANED_SUFFIX
+from tailrace.model import BrokerId, TopicId
 from tailrace.record.codec import Compression
-from tailrace.record.header import BatchHeader, assemble, read_header
-from tailrace.record.view import BatchView, Record
-
-RETENTION_MS = 1000
-CONFIG = LogConfig(
-    segment_bytes=4096, index_interval_bytes=512, delete_retention_ms=RETENTION_MS, segment_ms=10**9
-)
-Pairs = list[tuple[str | None, str | None]]
-
-
-def keyed(
-    *pairs: tuple[str | None, str | None],
-    producer: Producer | None = None,
-    control: bool = False,
-    transactional: bool = False,
-    compression: Compression = Compression.NONE,
-    headers: tuple[tuple[str, bytes | None], ...] = (),
-) -> bytes:
-    """A batch of keys and values, each with a time of its own."""
-    builder = BatchBuilder(compression)
-    for number, (key, value) in enumerate(pairs):
-        builder.append(
-            None if value is None else value.encode(),
-            None if key is None else key.encode(),
-            NOW_MS + number,
-            headers,
-        )
-    at = producer or Producer(-1, -1, -1)
-    return builder.build(
-        producer_id=at.producer_id,
-        producer_epoch=at.epoch,
-        base_sequence=at.sequence,
-        control=control,
-        transactional=transactional,
-    )
-
-
-def closed(log: PartitionLog) -> PartitionLog:
-    """All that is in the log may be compacted now."""
-    log.roll()
-    log.flush()
-    return log
+from tailrace.record.header import assemble, read_header
 
 
 def filled(bench: LogBench, *batches: bytes) -> PartitionLog:
@@ -98,10 +58,6 @@ def pairs_of(log: PartitionLog) -> list[tuple[int, str | None, str | None]]:
     ]
 
 
-def headers_of(log: PartitionLog) -> list[BatchHeader]:
-    return list(log.headers(log.log_start))
-
-
 @pytest.fixture
 def bench(disk: SimFiles) -> LogBench:
     return LogBench(disk, CONFIG)
@@ -115,7 +71,9 @@ def test_the_last_record_of_each_key_stays_at_its_offset(bench: LogBench) -> Non
         bench,
         keyed(("a", "1"), ("b", "2"), ("a", "3")),
         keyed(("c", "4"), ("b", "5")),
-        keyed(("d", "6"),),
+        keyed(
+            ("d", "6"),
+        ),
     )
     report = compact_once(log)
     assert pairs_of(log) == [(2, "a", "3"), (3, "c", "4"), (4, "b", "5"), (5, "d", "6")]
@@ -138,7 +96,9 @@ def test_the_clean_part_loses_only_keys_that_the_dirty_part_has(bench: LogBench)
 
 
 def test_records_without_a_key_always_stay(bench: LogBench) -> None:
-    log = filled(bench, keyed((None, "1"), ("a", "2"), (None, None)), keyed((None, "3"), ("a", "4")))
+    log = filled(
+        bench, keyed((None, "1"), ("a", "2"), (None, None)), keyed((None, "3"), ("a", "4"))
+    )
     cleaned_to = compact_once(log).cleaned_to
     expected = [(0, None, "1"), (2, None, None), (3, None, "3"), (4, "a", "4")]
     assert pairs_of(log) == expected
@@ -153,13 +113,14 @@ def test_a_tombstone_goes_with_the_first_cleaning_at_its_horizon(bench: LogBench
     cleaned_to = compact_once(log, now_ms=100).cleaned_to
     assert pairs_of(log) == [(1, "b", "1"), (2, "a", None)]
     assert headers_of(log)[0].delete_horizon_ms == 100 + RETENTION_MS
-    for now_ms, expected in ((99 + RETENTION_MS, [1, 2]), (100 + RETENTION_MS, [1])):
+    cases = ((99 + RETENTION_MS, [1, 2], 0), (100 + RETENTION_MS, [1], 1))
+    for now_ms, expected, expired in cases:
         append(log, keyed((None, "x")))
         closed(log)
         report = compact_once(log, cleaned_to=cleaned_to, now_ms=now_ms)
         cleaned_to = report.cleaned_to
         assert [each.offset for each in records_of(log) if each.key] == expected
-    assert report.tombstones_expired == 1
+        assert report.tombstones_expired == expired
 
 
 def test_tombstones_of_different_age_do_not_wait_for_each_other(bench: LogBench) -> None:
@@ -214,22 +175,21 @@ def test_batches_with_the_time_of_their_append_keep_it(disk: SimFiles) -> None:
     assert all(each.is_append_time for each in headers_of(log))
 
 
-def test_what_is_large_and_whole_is_copied_as_it_is(disk: SimFiles) -> None:
-    log = LogBench(disk).open()
-    value = "x" * 1000
-    large = keyed(*((f"k{number}", value) for number in range(700)))
-    append(log, keyed(("a", "1")), large, keyed(("a", "2")))
-    closed(log)
-    before = headers_of(log)
+def test_a_large_batch_that_loses_nothing_is_copied(disk: SimFiles) -> None:
+    large = keyed(*((f"k{number}", "x" * 1000) for number in range(700)))
+    log = filled(LogBench(disk), keyed(("a", "1"), ("b", "1")), large, keyed(("a", "2")))
     compact_once(log)
-    after = headers_of(log)
-    # Nothing else is left to cover offset 0, so that the large batch has to.
-    assert [each.base_offset for each in after] == [0]
-    append(log, large, keyed(("b", "1")), large.replace(b"k", b"K"))
-    closed(log)
-    compact_once(log, cleaned_to=702)
-    assert len(before) == 3
-    assert headers_of(log)[-1].is_compacted is False
+    # The batch before it covers offset 0, which is gone.
+    found = [(each.base_offset, each.is_compacted) for each in headers_of(log)]
+    assert found == [(0, True), (2, False), (702, True)]
+    check_structure(log)
+
+
+def test_a_large_batch_covers_what_went_when_nothing_else_can(disk: SimFiles) -> None:
+    large = keyed(*((f"k{number}", "x" * 1000) for number in range(700)))
+    log = filled(LogBench(disk), keyed(("a", "1")), large, keyed(("a", "2")))
+    compact_once(log)
+    assert [(each.base_offset, each.record_count) for each in headers_of(log)] == [(0, 701)]
     check_structure(log)
 
 
@@ -237,7 +197,7 @@ def test_what_is_large_and_whole_is_copied_as_it_is(disk: SimFiles) -> None:
 
 
 def test_control_batches_stay_as_they_are(bench: LogBench) -> None:
-    marker = keyed(("a", "marker"), producer=Producer(7, 0, -1), control=True)
+    marker = keyed(("a", "marker"), control=True)
     log = filled(bench, keyed(("a", "1")), marker, keyed(("a", "2")), marker, keyed(("b", "1")))
     compact_once(log)
     found = [(each.base_offset, each.is_control, each.record_count) for each in headers_of(log)]
@@ -309,7 +269,9 @@ def test_batches_of_transactions_keep_their_producer_while_they_have_records(
         keyed(("a", "3"), producer=one.after(3)),
     )
     compact_once(log)
-    found = [(each.base_offset, each.is_transactional, each.producer_id) for each in headers_of(log)]
+    found = [
+        (each.base_offset, each.is_transactional, each.producer_id) for each in headers_of(log)
+    ]
     assert found == [(0, True, 1), (2, False, -1), (3, False, 1)]
     assert pairs_of(log) == [(1, "b", "1"), (3, "a", "3")]
 
@@ -342,12 +304,13 @@ def test_small_cleaned_segments_become_one(bench: LogBench) -> None:
         append(log, keyed(("a", "x" * 900), (f"k{number}", "1")))
     closed(log)
     snapshots = bench.names(".snapshot")
-    report = compact_once(log)
+    cleaned_to = compact_once(log).cleaned_to
+    append(log, keyed(("a", "last")))
+    report = compact_once(closed(log), cleaned_to=cleaned_to)
     assert report.segments_before > report.segments_after == 1 == len(log.segments) - 1
     assert report.bytes_after == log.segments[0].size < report.bytes_before
-    assert len(snapshots) > 2
-    assert len(bench.names(".snapshot")) == 1
-    assert len(bench.names(".index")) == 1
+    assert len(snapshots) > 10
+    assert len(bench.names(".snapshot")) == len(bench.names(".index")) == 1
     check_structure(log)
     log = bench.open()
     check_structure(log)
@@ -437,6 +400,14 @@ def test_a_chunk_that_exceeds_the_buffer_is_taken_all_the_same(bench: LogBench) 
     assert len(records_of(log)) == 6
 
 
+def test_a_checkpoint_in_the_middle_of_a_batch(bench: LogBench) -> None:
+    log = filled(bench, keyed(("a", "1"), ("b", "1")), keyed(("c", "1"), ("b", "2")))
+    compact_once(log)
+    # The checkpoint is an old one: 0 is in the clean part, 2 and 3 in the dirty one.
+    compact_once(log, cleaned_to=1)
+    assert pairs_of(log) == [(0, "a", "1"), (2, "c", "1"), (3, "b", "2")]
+
+
 # What happens meanwhile
 
 
@@ -462,15 +433,32 @@ def test_the_owner_goes_on_while_the_work_runs(tmp_path_factory: pytest.TempPath
     check_structure(log)
 
 
+def failure_of(work: CompactionWork) -> OSError | DamagedLog:
+    """How the work fails; where it does not notice, as if the disk had failed it."""
+    try:
+        work.run()
+    except (OSError, DamagedLog) as error:
+        return error
+    return OSError()
+
+
+def cut_and_go_on(log: PartitionLog) -> None:
+    """Cut into the last closed segment, so that it takes other batches and is closed again."""
+    log.truncate_to(log.segments[-1].base_offset - 2, now_ms=0)
+    append(log, keyed(("a", "other"), ("b", "other")))
+    log.roll()
+
+
 @pytest.mark.parametrize(
     "disturb",
     [
         lambda log: log.truncate_to(1, now_ms=0),
+        cut_and_go_on,
         lambda log: log.start_over_at(1),
         lambda log: log.advance_log_start(log.segments[1].base_offset),
         lambda log: log.close(),
     ],
-    ids=["truncated", "started over", "segments removed", "closed"],
+    ids=["truncated", "truncated and written", "started over", "segments removed", "closed"],
 )
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_work_is_thrown_away_when_the_log_is_cut(
@@ -488,11 +476,7 @@ def test_the_work_is_thrown_away_when_the_log_is_cut(
         assert end_compaction(log, work) is None
     else:
         disturb(log)
-        with pytest.raises((OSError, DamagedLog)) as caught:
-            work.run()
-            raise FileNotFoundError
-        assert isinstance(caught.value, OSError | DamagedLog)
-        assert fail_compaction(log, work, caught.value) is None
+        assert fail_compaction(log, work, failure_of(work)) is None
     assert bench.names(CLEANED_SUFFIX) == []
     if log.is_open:
         check_structure(log)
@@ -510,260 +494,68 @@ def test_work_can_be_cancelled(bench: LogBench) -> None:
     assert len(records_of(log)) == 2
 
 
-def test_damage_is_reported_and_never_written_anew(bench: LogBench) -> None:
-    log = filled(bench, keyed(("a", "1")), keyed(("a", "2")))
+@pytest.mark.parametrize("cleaned_to", [0, 2])
+@pytest.mark.parametrize("position", [10, -1])
+def test_damage_is_reported_and_never_written_anew(
+    bench: LogBench, disk: SimFiles, cleaned_to: int, position: int
+) -> None:
+    """In the dirty part and in the clean one, in a header and in a body."""
+    log = filled(bench, keyed(("a", "1"), ("b", "1"), producer=Producer(1)))
+    append(log, keyed(("a", "2")))
+    closed(log)
     path = log.segments[0].path
-    size = bench.files.size(path)
-    assert isinstance(bench.files, SimFiles)
-    bench.files.flip_bits(path, size - 1)
-    before = bench.files.read(path)
+    disk.flip_bits(path, position % disk.size(path))
+    before = disk.read(path)
     with pytest.raises(DamagedLog):
-        compact(log, cleaned_to=0, bound=2, now_ms=0, buffer_bytes=BUFFER_BYTES)
-    assert bench.files.read(path) == before
+        compact(log, cleaned_to=cleaned_to, bound=3, now_ms=0, buffer_bytes=BUFFER_BYTES)
+    assert disk.read(path) == before
     assert bench.names(CLEANED_SUFFIX) == []
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(bench: LogBench) -> None:
+def test_a_retention_without_end(disk: SimFiles) -> None:
+    log = filled(LogBench(disk, LogConfig(delete_retention_ms=2**63 - 1)), keyed(("a", None)))
+    compact_once(log, now_ms=NOW_MS)
+    assert headers_of(log)[0].delete_horizon_ms == 2**63 - 1
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(bench: LogBench, disk: SimFiles) -> None:
     log = filled(bench, keyed(("a", "1"), ("b", "1")), keyed(("a", "2")))
     before = records_of(log)
-    assert isinstance(bench.files, SimFiles)
-    bench.files.disk_bytes_max = 0
+    disk.disk_bytes_max = 0
     with pytest.raises(StorageError):
         compact(log, cleaned_to=0, bound=3, now_ms=0, buffer_bytes=BUFFER_BYTES)
     assert records_of(log) == before
     assert bench.names(CLEANED_SUFFIX) == []
-    bench.files.disk_bytes_max = None
+    disk.disk_bytes_max = None
     append(log, keyed(("c", "1")))
     compact_once(closed(log))
     assert len(records_of(log)) == 3
 
 
-# Crashes
+# The checkpoint
 
 
-def crash_scenario(seed: int) -> tuple[SimFiles, LogBench, PartitionLog]:
-    files = SimFiles(seed)
-    bench = LogBench(files, CONFIG)
-    log = bench.open()
-    for number in range(24):
-        # Half of the segments stay full, so that there are several swaps, of one and of many.
-        filler = "x" * 700 if number < 12 else ""
-        append(log, keyed(("a", filler), (f"k{number % 16}", filler), ("gone", None)))
-    closed(log)
-    files.sync_folder("/")
-    files.sync_folder("/data")
-    bench.checkpoint(log)
-    return files, bench, log
+def test_the_checkpoint_is_durable_and_never_above_a_cut(disk: SimFiles) -> None:
+    def opened() -> LogManager:
+        identity = Identity("cluster", BrokerId(1), "incarnation")
+        manager = LogManager(disk, FolderConfig(log_dirs=("/data",)), identity=identity)
+        manager.open(now_ms=0)
+        return manager
 
-
-@pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
-def test_a_crash_at_any_file_operation_leaves_each_range_as_before_or_after(
-    power_loss: bool,
-) -> None:
-    _, _, log = crash_scenario(0)
-    before = records_of(log)
-    work = begin(log)
-    assert work is not None
-    work.run()
-    bounds = [0, *(each.swap.end for each in work.outputs)]
-    assert end_compaction(log, work) is not None
-    after = records_of(log)
-    possible = [
-        [each for each in after if each.offset < bound]
-        + [each for each in before if each.offset >= bound]
-        for bound in bounds
-    ]
-    assert len(bounds) > 3
-    seen, number, died = set(), 0, True
-    while died:
-        number += 1
-        files, bench, log = crash_scenario(number)
-        files.crash_at_operation(number)
-        try:
-            compact_once(log)
-            died = False
-        except SimulatedCrash:
-            pass
-        files.crash(power_loss=power_loss)
-        log = bench.open()
-        found = records_of(log)
-        assert found in possible, files.trace()
-        seen.add(possible.index(found))
-        check_structure(log)
-        assert bench.names(CLEANED_SUFFIX) + bench.names(SWAP_SUFFIX) == []
-        compact_once(log)
-        assert records_of(log) == after
-    assert seen == set(range(len(bounds)))
-    assert number > 50
-
-
-# Against the model
-
-
-KEYS = st.sampled_from(["a", "b", "c", "d", "e", None])
-VALUES = st.sampled_from(["1", "22", "x" * 300, None])
-BATCH = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=5)
-
-
-@dataclass
-class Append:
-    pairs: Pairs
-    producer: int | None
-    compression: Compression
-    with_headers: bool
-
-
-@dataclass
-class Compact:
-    buffer_bytes: int
-    chunk_bytes: int
-    later_ms: int
-
-
-APPEND = st.builds(
-    Append,
-    BATCH,
-    st.sampled_from([None, 1, 2, 3]),
-    st.sampled_from([Compression.NONE, Compression.NONE, Compression.ZSTD]),
-    st.booleans(),
-)
-COMPACT = st.builds(
-    Compact,
-    st.sampled_from([1, 500, 2000, BUFFER_BYTES]),
-    st.sampled_from([1, 1000, 3000, 1 << 20]),
-    st.sampled_from([0, RETENTION_MS // 2, RETENTION_MS]),
-)
-STEP = st.one_of(APPEND, APPEND, APPEND, COMPACT, st.sampled_from(["roll", "epoch", "reopen"]))
-
-
-@dataclass
-class Run:
-    """One sequence of steps on a log, with the model beside it."""
-
-    bench: LogBench
-    model: CompactionModel = field(default_factory=lambda: CompactionModel(RETENTION_MS))
-    producers: dict[int, Producer] = field(default_factory=dict)
-    epoch: int = 0
-    cleaned_to: int = 0
-    now_ms: int = 1000
-
-    def __post_init__(self) -> None:
-        self.log = self.bench.open()
-
-    def take(self, step: Append | Compact | str) -> None:
-        if isinstance(step, Append):
-            self.append(step)
-        elif isinstance(step, Compact):
-            self.compact(step)
-        elif step == "roll":
-            self.log.roll()
-        elif step == "epoch":
-            self.epoch += 1
-        else:
-            self.reopen()
-
-    def append(self, step: Append) -> None:
-        producer = None
-        if step.producer is not None:
-            producer = self.producers.get(step.producer, Producer(step.producer))
-            self.producers[step.producer] = producer.after(len(step.pairs))
-        data = keyed(
-            *step.pairs,
-            producer=producer,
-            compression=step.compression,
-            headers=(("h", b"x"),) if step.with_headers else (),
-        )
-        base = self.log.log_end
-        append(self.log, data, epoch=self.epoch)
-        self.model.appended(
-            each._replace(offset=base + each.offset) for each in BatchView(data).records()
-        )
-
-    def compact(self, step: Compact) -> None:
-        self.log.flush()
-        self.now_ms += step.later_ms
-        work = begin(
-            self.log,
-            now_ms=self.now_ms,
-            cleaned_to=self.cleaned_to,
-            buffer_bytes=step.buffer_bytes,
-            chunk_bytes=step.chunk_bytes,
-        )
-        if work is None:
-            return
-        work.run()
-        report = end_compaction(self.log, work)
-        assert report is not None
-        self.model.compacted(
-            dirty_from=self.cleaned_to, covered_to=report.cleaned_to, now_ms=self.now_ms
-        )
-        assert report.cleaned_to > self.cleaned_to
-        self.cleaned_to = report.cleaned_to
-        self.check()
-
-    def reopen(self) -> None:
-        """What the producers wrote last must be known from the batches alone."""
-        remove_snapshots(self.log.storage, self.log.folder, lambda _: True)
-        self.log.flush()
-        self.bench.checkpoint(self.log)
-        self.log = self.bench.open()
-        states = {each.producer_id: each.batches[-1] for each in self.log.producers.entries()}
-        assert {each: batch.last_sequence + 1 for each, batch in states.items()} == {
-            each: producer.sequence for each, producer in self.producers.items()
-        }
-        self.check()
-
-    def check(self) -> None:
-        assert records_of(self.log) == self.model.expected()
-        check_structure(self.log)
-
-
-@settings(max_examples=250)
-@given(st.lists(STEP, min_size=3, max_size=40))
-def test_a_compacted_log_equals_the_model(steps: list[Append | Compact | str]) -> None:
-    run = Run(LogBench(SimFiles(0), CONFIG))
-    for step in steps:
-        run.take(step)
-    run.log.roll()
-    run.compact(Compact(BUFFER_BYTES, 1 << 20, 0))
-    run.reopen()
-
-
-# A million
-
-
-RECORDS = 1_000_000
-DISTINCT = 100_000
-PER_BATCH = 5000
-
-
-def test_a_million_records_equal_the_model(tmp_path_factory: pytest.TempPathFactory) -> None:
-    rng = np.random.default_rng(1)
-    ids = rng.integers(0, DISTINCT, RECORDS)
-    names = pa.array([b"key-%06d" % number for number in range(DISTINCT)], pa.binary())
-    keys = names.take(pa.array(ids))
-    values = pa.array(np.arange(RECORDS)).cast(pa.string()).cast(pa.binary())
-    times = pa.array(np.arange(RECORDS) + NOW_MS)
-    bench = LogBench(
-        OsFiles(),
-        LogConfig(segment_bytes=4 << 20),
-        folder=str(tmp_path_factory.mktemp("million")),
-    )
-    log = bench.open()
-    for start in range(0, RECORDS, PER_BATCH):
-        columns = (each.slice(start, PER_BATCH) for each in (keys, values, times))
-        append(log, batch_from_columns(*columns))
-    closed(log)
-    # Room for a part of the keys only: the passes after the first have a clean part.
-    cleaned_to, passes = 0, 0
-    while cleaned_to < RECORDS:
-        report = compact_once(log, cleaned_to=cleaned_to, buffer_bytes=4 << 20)
-        cleaned_to, passes = report.cleaned_to, passes + 1
-    assert passes > 1
-    expected = dict(zip(ids.tolist(), range(RECORDS), strict=True))
-    found = records_of(bench.open())
-    assert found == [
-        Record(at, NOW_MS + at, b"key-%06d" % ids[at], b"%d" % at, ())
-        for at in sorted(expected.values())
-    ]
-    assert all(one.next_offset == two.base_offset for one, two in pairwise(headers_of(log)))
+    manager = opened()
+    log = manager.create(PARTITION, TopicId("topic"), now_ms=0)
+    assert manager.cleaned_to(PARTITION) == 0
+    for _ in range(2):
+        append(log, keyed(("a", "1"), ("b", "1")))
+        log.roll()
+    log.flush()
+    manager.set_cleaned(PARTITION, compact_once(log).cleaned_to)
+    assert manager.cleaned_to(PARTITION) == 4
+    disk.crash(power_loss=True)
+    manager = opened()
+    assert manager.cleaned_to(PARTITION) == 4
+    # The one batch that is left covers everything.
+    manager.logs[PARTITION].truncate_to(3, now_ms=0)
+    assert manager.cleaned_to(PARTITION) == 0
+    disk.crash(power_loss=True)
+    assert opened().cleaned_to(PARTITION) == 0

@@ -20,10 +20,12 @@ from simulation.log_bench import (
 )
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import CleanupPolicy, LogConfig
-from tailrace.errors import LogClosed, OffsetOutOfRange, StorageError
+from tailrace.errors import InvariantViolation, LogClosed, OffsetOutOfRange, StorageError
 from tailrace.log.log import PartitionLog
 from tailrace.log.retention import ExpiryReason
+from tailrace.log.segment import Segment
 from tailrace.log.snapshots import snapshot_offsets
+from tailrace.log.swap import SwapRange, cleaned_path
 
 HOUR_MS = 3_600_000
 NEVER = 10**9
@@ -220,6 +222,14 @@ def test_epochs_begin_at_the_log_start(bench: LogBench) -> None:
     assert state_of(bench.open()) == before
 
 
+def test_a_log_start_without_epochs(bench: LogBench) -> None:
+    log = bench.open()
+    for at in range(3):
+        log.append_as_follower(batch(b"x", base_offset=at), now_ms=NOW_MS)
+    assert log.advance_log_start(2) == 0
+    assert epochs_of(log) == []
+
+
 def test_everything_may_be_given_up(small: LogBench) -> None:
     log = filled(small)
     log.advance_log_start(12)
@@ -306,6 +316,51 @@ def test_producers_outlive_their_batches(bench: LogBench) -> None:
     for each in (log, bench.open()):
         (again,) = append_result(each, batch(b"x", producer=Producer(1)))
         assert (again.duplicate, again.base_offset) == (True, 0)
+
+
+# Compaction.
+
+
+def test_only_whole_closed_segments_are_swapped(small: LogBench) -> None:
+    log = filled(small)
+    first = log.segments[0]
+    for base, end in ((0, 7), (1, 5), (10, 12), (50, 60)):
+        twin = Segment(
+            small.storage,
+            small.folder,
+            base,
+            next_offset=end,
+            size=first.size,
+            index_interval_bytes=0,
+        )
+        with pytest.raises(InvariantViolation, match="no segments for"):
+            log.swap_segments(twin, SwapRange(base, end))
+
+
+def test_a_swapped_segment_is_read_from_then_on(small: LogBench, disk: SimFiles) -> None:
+    log = filled(small)
+    generation = log.generation
+    first, second, third = log.segments
+    swap = SwapRange(first.base_offset, second.next_offset)
+    twin = Segment(
+        small.storage,
+        small.folder,
+        swap.base,
+        next_offset=swap.end,
+        size=first.size + second.size,
+        index_interval_bytes=0,
+    )
+    twin.path = cleaned_path(small.folder, swap)
+    disk.open(twin.path, create=True).write_at(0, [disk.read(first.path), disk.read(second.path)])
+    before = state_of(log)
+    assert log.swap_segments(twin, swap) == [first, second]
+    assert log.segments == [twin, third]
+    assert state_of(log) == before
+    assert log.generation == generation
+    again = small.open()
+    assert state_of(again) == before
+    again.truncate_to(3, now_ms=NOW_MS)
+    assert again.generation != generation
 
 
 # A disk that says no.

@@ -312,6 +312,35 @@ def test_high_watermarks_are_kept_in_the_folder_of_their_log(disk: SimFiles) -> 
     assert len(manager.load_high_watermarks()) == 1
 
 
+def test_what_checkpoints_say_of_lost_partitions_is_dropped(disk: SimFiles) -> None:
+    manager = filled(disk)
+    manager.store_high_watermarks({ORDERS: Offset(5), BILLS: Offset(7)})
+    manager.set_cleaned(ORDERS, 3)
+    manager.close()
+    disk.remove_folder(f"{ROOT}/{ORDERS}")
+    again, _ = opened(disk)
+    assert again.load_high_watermarks() == {BILLS: 7}
+    for kind in (RECOVERY_POINTS, LOG_STARTS, CLEANED):
+        found = read_or_none(disk, f"{ROOT}/{kind.file_name}", kind)
+        assert ORDERS not in (found or {})
+
+
+def test_folders_above_that_cannot_be_synced_are_not_ours(
+    disk: SimFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing = disk.sync_folder
+
+    def refusing(path: str) -> None:
+        if path == "/":
+            raise PermissionError(13, "Permission denied")
+        syncing(path)
+
+    monkeypatch.setattr(disk, "sync_folder", refusing)
+    manager, report = opened(disk)
+    assert report.clean
+    manager.close()
+
+
 def test_compaction_is_never_known_above_a_cut(disk: SimFiles) -> None:
     manager = filled(disk)
     assert manager.cleaned_to(ORDERS) == 0

@@ -18,7 +18,8 @@ from simulation.log_bench import (
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import LogConfig
 from tailrace.errors import DamagedLog
-from tailrace.log.log import SYNC_FAILED_FILE, PartitionLog
+from tailrace.log.flushing import SYNC_FAILED_FILE
+from tailrace.log.log import PartitionLog
 from tailrace.log.segment import segment_name
 from tailrace.log.swap import SwapRange, cleaned_path, swap_path
 
@@ -375,6 +376,18 @@ def test_a_failed_sync_outweighs_the_clean_marker(small: LogBench, disk: SimFile
     write(disk, small.path(SYNC_FAILED_FILE), b"7")
     check_whole(small.open(), 7)
     assert small.offsets.recovery_point <= 7
+
+
+def test_a_sync_that_fails_while_opening_is_not_forgotten(small: LogBench, disk: SimFiles) -> None:
+    log = filled(small, flushed=4)
+    disk.fail_next_sync(segment_name(5, ".log"))
+    with pytest.raises(OSError, match="Input/output"):
+        small.open()
+    marker = disk.read(small.path(SYNC_FAILED_FILE))
+    assert int(marker) <= log.segments[1].base_offset
+    again = small.open()
+    assert again.log_end == int(marker)
+    check_whole(again, int(marker))
 
 
 # What a crash left half done.

@@ -432,10 +432,31 @@ def test_a_write_that_fails_is_undone(bench: LogBench, disk: SimFiles) -> None:
     disk.disk_bytes_max = disk.size(segment.path) + 100
     with pytest.raises(OSError, match="No space"):
         segment.write([batch(b"x" * 1000)])
+    assert disk.size(segment.path) == segment.size + 100
+    segment.undo_write()
+    sync_names(disk)
+    disk.crash(power_loss=True)
     assert disk.size(segment.path) == segment.size
     disk.disk_bytes_max = None
-    put(segment, [9])
-    assert len(list(segment.scan(0, segment.size))) == 4
+    again = found_again(bench, segment)
+    put(again, [9])
+    assert len(list(again.scan(0, again.size))) == 4
+
+
+def test_a_cut_is_written_even_if_it_changes_nothing(bench: LogBench, disk: SimFiles) -> None:
+    """After a failed sync the file on the disk may be longer than it looks."""
+    segment = filled(bench)
+    segment.sync()
+    sync_names(disk)
+    segment.next_offset, segment.size = BASE, 0
+    with bench.storage.cache.use(segment.path) as file:
+        file.truncate(0)
+        disk.fail_next_sync(".log")
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+    segment.cut(again=True)
+    disk.crash(power_loss=True)
+    assert disk.size(segment.path) == 0
 
 
 def test_a_synced_segment_survives_a_power_loss(bench: LogBench, disk: SimFiles) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simulation.log_bench import NOW_MS, LogBench, Producer, append, batch
 from simulation.storage import SimFiles
 from tailrace.log.log import PartitionLog
@@ -61,6 +63,16 @@ def test_damaged_snapshots_only_cost_reading(small: LogBench, disk: SimFiles) ->
     for offset in snapshot_offsets(small.storage, small.folder):
         disk.flip_bits(small.path(segment_name(offset, ".snapshot")), 5)
         assert loaded(small, log) == log.producers
+
+
+def test_a_snapshot_beyond_its_limit_is_not_even_read(
+    small: LogBench, disk: SimFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = produced(small)
+    monkeypatch.setattr("tailrace.log.snapshots.SNAPSHOT_BYTES_MAX", 10)
+    before = disk.bytes_read
+    assert loaded(small, log) == log.producers
+    assert disk.bytes_read - before >= log.size_bytes, "the batches were read instead"
 
 
 def test_a_snapshot_of_a_later_end_is_passed_over(small: LogBench) -> None:

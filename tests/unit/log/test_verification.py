@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -42,6 +43,7 @@ from tailrace.log.verification import FolderVerdict, NoLogFolder, bytes_to_read,
 from tailrace.model import Offset, TopicPartition
 
 FOLDER = str(PARTITION)
+FLIPS = 25
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_a_folder_without_checkpoints_is_scanned_from_its_start(
     (partition,) = verify(SourceFiles(), str(copy), now_ms=TIME_MS)
     assert isinstance(partition, PartitionVerdict)
     assert partition.recovery_point == 0
-    assert partition.opening.startswith(f"opens after a scan of {partition.size_bytes} bytes")
+    assert partition.opening.startswith(f"opens after a scan of {partition.size_bytes:,} bytes")
 
 
 def test_a_killed_folder_gets_a_note(killed: Path) -> None:
@@ -180,3 +182,30 @@ def test_files_that_nobody_knows(closed: Path) -> None:
     assert {each.kind for each in found} == {Kind.STRAY_FILE}
     assert {each.severity for each in found} == {Severity.NOTE}
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_every_flipped_bit_is_found(is_closed: bool, tmp_path: Path) -> None:
+    """Any byte of any file, anywhere; and what is said about opening is what happens."""
+    make = log_folders.closed_folder if is_closed else log_folders.killed_folder
+    data = make(tmp_path / "data")
+    rng = Random(f"{is_closed}")
+    whole = {each: each.read_bytes() for each in data.rglob("*") if each.is_file()}
+    paths = sorted(each for each in whole if each.name != ".lock")
+    for _ in range(FLIPS):
+        path = rng.choice(paths)
+        position = rng.randrange(len(whole[path]))
+        flip(path, position)
+        found = findings_of(data)
+        assert found, f"byte {position} of {path.name}"
+        refused = any(each.recovery.action is Action.REFUSE for each in found)
+        copy = Path(shutil.copytree(data, tmp_path / "copy"))
+        try:
+            manager, report = log_folders.reopen(copy)
+        except CorruptCheckpoint:
+            assert path.name == META_PROPERTIES.file_name
+        else:
+            assert bool(report.damaged) == refused, f"byte {position} of {path.name}"
+            log_folders.abandon(manager)
+        shutil.rmtree(copy)
+        path.write_bytes(whole[path])
