@@ -32,10 +32,11 @@ class LogSimulation:
     def __init__(self, seed: int, trace: Trace = lambda _: None) -> None:
         self.rng = Random(seed)
         self.files = SimFiles(Random(seed + 1))
-        self.world = World(self.rng, trace)
+        self.world = World(self.rng, self.files, trace)
         # A sync failed and the process died before it could write that down.
         self.is_hopeless = False
         self._operations_before = 0
+        self._sync_may_fail = False
         self._power_was_lost = False
         self._was_closed_cleanly = False
         self._full_until_step = 0
@@ -67,6 +68,7 @@ class LogSimulation:
         if self.world.step >= self._full_until_step:
             self.files.disk_bytes_max = None
         self._maybe_arm_fault()
+        self._sync_may_fail = self.files.sync_fault_is_armed
         draw = self.rng.random()
         if draw < 0.07:
             self._restart()
@@ -175,11 +177,14 @@ class LogSimulation:
         power_loss = self.rng.random() < 0.5
         self._say("POWER LOSS" if power_loss else "CRASH")
         self.files.crash(power_loss=power_loss)
+        self._sync_may_fail = False
         self._power_was_lost |= power_loss
 
     def _died(self) -> None:
         """The process died in a call. Had a sync failed in it, that may not have been noted."""
         self._say("  … and dies in the middle")
+        if self._sync_may_fail and not self.files.sync_fault_is_armed:
+            self._distrust()
         failed = self.files.failed_syncs_since(self._operations_before, ".log")
         if failed:
             self._say("  … right after a failed sync: nothing can be promised any more")
@@ -189,7 +194,6 @@ class LogSimulation:
         """Close in order; say whether the next opening may follow without a crash."""
         self._say("close")
         stopped = [name for name, log in self.manager.logs.items() if not log.is_open]
-        sync_may_fail = self.files.sync_fault_is_armed
         try:
             self.manager.close()
         except StorageError as error:
@@ -199,8 +203,6 @@ class LogSimulation:
             return self.rng.random() < 0.5
         except SimulatedCrash:
             self._died()
-            if sync_may_fail and not self.files.sync_fault_is_armed:
-                self._distrust()
             return False
         require(not stopped, f"{stopped} cannot have been closed in order")
         require(self.files.open_files == 0, f"{self.files.open_files} files are left open")
@@ -287,16 +289,16 @@ class LogSimulation:
     def _maybe_arm_fault(self) -> None:
         files, draw = self.files, self.rng.random()
         is_full = files.disk_bytes_max is not None
-        if draw < 0.09:
+        if draw < 0.06:
             files.crash_at_operation(1 + min(30, int(self.rng.expovariate(0.2))))
-        elif draw < 0.12:
+        elif draw < 0.08:
             files.tear_next_write(self.rng.choice(("", ".log", ".log", ".tmp")))
-        elif draw < 0.16 and not is_full:
+        elif draw < 0.12 and not is_full:
             # Not on a full disk: the log could not even note that the sync failed.
             files.fail_next_sync(self.rng.choice(("", ".log", ".log", ".tmp")))
-        elif draw < 0.18 and not is_full:
+        elif draw < 0.14 and not is_full:
             files.fail_next_folder_sync()
-        elif draw < 0.20 and not files.sync_fault_is_armed:
+        elif draw < 0.16 and not files.sync_fault_is_armed:
             self._full_until_step = self.world.step + self.rng.randint(1, 5)
             files.disk_bytes_max = files.used_bytes + self.rng.randint(0, 2000)
             self._say(f"the disk is full at {files.disk_bytes_max} bytes")

@@ -36,6 +36,7 @@ from simulation.log_requests import (
     replicated_request,
     shown,
 )
+from simulation.storage import SimFiles
 from tailrace.config import LogConfig, TimestampType
 from tailrace.errors import (
     CorruptBatch,
@@ -61,12 +62,18 @@ from tailrace.record.header import split
 
 Trace = Callable[[str], None]
 
+# How often a crash is made to come within an operation, beside those that come at any time.
+APPEND_RISK: Final = 0.02
+CUT_RISK: Final = 0.2
+CRASH_WITHIN: Final = 15
+
 
 @dataclass(slots=True)
 class World:
     """What all partitions of a simulation share."""
 
     rng: Random
+    files: SimFiles
     trace: Trace
     clock_ms: int = START_MS
     step: int = 0
@@ -132,7 +139,7 @@ class Partition:
         batches = self._placed(requests, verdicts, epoch)
         self._trace_append(requests, verdicts, epoch)
         data = b"".join(request.data for request in requests)
-        with self._pending(log, Outcomes(appended=batches)):
+        with self._pending(log, Outcomes(appended=batches), risk=APPEND_RISK):
             try:
                 results = log.append_as_leader(
                     data, leader_epoch=LeaderEpoch(epoch), now_ms=world.clock_ms
@@ -159,7 +166,8 @@ class Partition:
             base = batches[-1].end
         self._say(f"follow {[(batch.base, batch.end, batch.epoch) for batch in batches]}")
         data = b"".join(batch.data for batch in batches)
-        with self._pending(log, Outcomes(appended=[] if has_gap else batches)):
+        outcomes = Outcomes(appended=[] if has_gap else batches)
+        with self._pending(log, outcomes, risk=APPEND_RISK):
             try:
                 end = log.append_as_follower(data, now_ms=world.clock_ms)
             except StorageError as error:
@@ -532,9 +540,13 @@ class Partition:
             require(size > 0, f"nothing read at {offset} up to {limit}")
 
     @contextmanager
-    def _pending(self, log: PartitionLog, outcomes: Outcomes) -> Iterator[None]:
+    def _pending(
+        self, log: PartitionLog, outcomes: Outcomes, *, risk: float = CUT_RISK
+    ) -> Iterator[None]:
         """While inside, a crash leaves one of these outcomes; so does a log that had to stop."""
         self.model.pending = outcomes
+        if self.world.rng.random() < risk:
+            self.world.files.crash_at_operation(self.world.rng.randint(1, CRASH_WITHIN))
         yield
         if log.is_open:
             self.model.pending = None
@@ -574,7 +586,7 @@ _WEIGHTED: Final[tuple[tuple[Operation, int], ...]] = (
     (Partition.advance_log_start, 4),
     (Partition.retain, 5),
     (Partition.expire_producers, 2),
-    (Partition.compact, 9),
+    (Partition.compact, 12),
 )
 _OPERATIONS: Final = [operation for operation, _ in _WEIGHTED]
 _WEIGHTS: Final = [weight for _, weight in _WEIGHTED]

@@ -24,7 +24,7 @@ from tailrace.log.checkpoints import LOG_STARTS, RECOVERY_POINTS
 from tailrace.log.file_cache import FileCache
 from tailrace.log.index import SegmentIndex
 from tailrace.log.log import FlushWork, PartitionLog
-from tailrace.log.manager import DataFolder, LogManager
+from tailrace.log.manager import DataFolder
 from tailrace.log.producers import ProducerStates
 from tailrace.log.recovery import _Opening
 from tailrace.log.segment import Segment

@@ -87,11 +87,12 @@ class Storage:
 
 
 class Slice(NamedTuple):
-    """Whole batches that stand together in one file, and the offset that follows them."""
+    """Whole batches that stand together in one file: their place, first and following offset."""
 
     path: str
     position: int
     size: int
+    base_offset: int
     next_offset: int
 
 
@@ -370,15 +371,15 @@ class Segment:
 
     def locate(self, offset: int, *, up_to: int, bytes_max: int, min_one: bool) -> Slice:
         """The whole batches from `offset` on and below `up_to` that fit into `bytes_max`."""
-        start, _ = self._find(offset)
+        start, base = self._find(offset)
         limit, limit_offset = self._find(up_to)
         if limit - start <= bytes_max:
-            return Slice(self.path, start, max(limit - start, 0), limit_offset)
+            return Slice(self.path, start, max(limit - start, 0), base, limit_offset)
         end, next_offset = self.index.floor_position(start + bytes_max)
         next_offset += self.base_offset
         if end <= start:
             end, next_offset = self._walk_to(start, bytes_max, offset, min_one=min_one)
-        return Slice(self.path, start, end - start, next_offset)
+        return Slice(self.path, start, end - start, base, next_offset)
 
     def _walk_to(
         self, start: int, bytes_max: int, offset: int, *, min_one: bool

@@ -171,7 +171,7 @@ def test_locate_gives_whole_batches_within_the_limits(bench: LogBench, interval:
 def test_locate_of_nothing_is_an_empty_slice(bench: LogBench) -> None:
     segment = filled(bench)
     assert segment.locate(BASE + 6, up_to=BASE + 6, bytes_max=10, min_one=True) == Slice(
-        segment.path, segment.size, 0, BASE + 6
+        segment.path, segment.size, 0, BASE + 6, BASE + 6
     )
 
 
