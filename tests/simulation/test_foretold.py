@@ -16,7 +16,7 @@ from tailrace.log.verification import NoLogFolder, verify
 
 pytestmark = pytest.mark.simulation
 
-SEEDS = 60
+SEEDS = 100
 # Derived files are not synced, so a power loss may spoil them for ever after.
 DERIVED = ("index-", "timeindex-", "snapshot-")
 

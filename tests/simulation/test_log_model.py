@@ -37,7 +37,8 @@ def _chunks() -> list[range]:
 
 def _failing_seeds() -> list[int]:
     lines = FAILING_SEEDS.read_text(encoding="utf-8").splitlines()
-    return [int(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+    numbers = (line.partition("#")[0].strip() for line in lines)
+    return sorted({int(number) for number in numbers if number})
 
 
 @pytest.mark.parametrize("seeds", _chunks(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")

@@ -205,8 +205,8 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 
 
 def test_a_typing_mistake_gets_the_nearest_name() -> None:
-    with pytest.raises(InvalidConfig, match=r"no setting 'retension\.ms'; did you mean 'retention"):
-        LogConfig.from_settings({"retension.ms": "5"})
+    with pytest.raises(InvalidConfig, match=r"no setting 'retentoin\.ms'; did you mean 'retention"):
+        LogConfig.from_settings({"retentoin.ms": "5"})
     with pytest.raises(InvalidConfig, match=r"did you mean 'open\.files\.max'"):
         FolderConfig.from_settings({"open.file.max": "5"})
 

@@ -168,14 +168,20 @@ class PartitionLog:
             self._write(buffers, placed, now_ms)
         return results
 
-    def append_as_follower(self, data: Buffer, *, now_ms: int) -> int:
-        """Store batches exactly as the leader has them; return the new log end."""
+    def append_as_follower(
+        self, data: Buffer, *, now_ms: int, leader_epoch: int | None = None
+    ) -> int:
+        """Store batches exactly as the leader has them; return the new log end.
+
+        `leader_epoch` is the epoch in which the leader sent them: it can have none that is newer.
+        """
         self._check_open()
         headers: list[BatchHeader] = []
         expected, epoch = self.log_end, int(self.epochs.latest)
         for position, header in split(data):
             verify(data, position, header)
-            if header.base_offset != expected or header.leader_epoch < epoch:
+            is_early = leader_epoch is not None and header.leader_epoch > leader_epoch
+            if header.base_offset != expected or header.leader_epoch < epoch or is_early:
                 raise NonContiguousAppend(
                     f"{self.partition}: offset {header.base_offset} in epoch "
                     f"{header.leader_epoch} does not continue {expected} in epoch {epoch}"
@@ -360,7 +366,8 @@ class PartitionLog:
     def begin_flush(self) -> FlushWork | None:
         """What must be synced so that all that is in the log now survives a power loss."""
         self._check_open()
-        if self.recovery_point >= self.log_end and not self._names_unsynced:
+        unsynced = self._names_unsynced or self._epochs_unsynced
+        if self.recovery_point >= self.log_end and not unsynced:
             return None
         try:
             self.segments[-1].save_index()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from threading import Lock
@@ -442,7 +443,9 @@ class LogManager:
             # It knows better than the file, which is written now and then.
             folder.recovery_points[partition] = Offset(log.recovery_point)
         _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss)
-        folder.checkpoint()
+        with suppress(OSError):
+            # The log is open. An older checkpoint costs the next opening time, no more.
+            folder.checkpoint()
         return report
 
     def _discard(self, folder: DataFolder, partition: TopicPartition) -> None:

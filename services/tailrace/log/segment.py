@@ -316,16 +316,19 @@ class Segment:
         """The header of every batch from `position` on; bodies are passed over unread."""
         size = self.size
         with self._storage.cache.use(self.path) as file:
-            start, chunk = position, b""
+            start, chunk, chunk_bytes = position, b"", WALK_CHUNK_BYTES
             while position < size:
                 at = position - start
-                if at < 0 or at + HEADER_BYTES > len(chunk):
-                    start, chunk, at = position, file.read_at(position, WALK_CHUNK_BYTES), 0
+                if at + HEADER_BYTES > len(chunk):
+                    start, chunk, at = position, file.read_at(position, chunk_bytes), 0
                 header = read_header(chunk, at)
                 if position + header.length > size:
                     raise CorruptBatch(BatchFault.CUT_SHORT, f"{self.path} at {position}")
                 yield position, header
                 position += header.length
+                # Of batches larger than a chunk only the headers are of use.
+                is_large = header.length >= WALK_CHUNK_BYTES
+                chunk_bytes = HEADER_BYTES if is_large else WALK_CHUNK_BYTES
 
     def scan(self, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from `position` up to `size`, checksums verified."""

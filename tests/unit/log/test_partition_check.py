@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,21 +245,43 @@ def test_damage_in_an_unfinished_compaction(killed: Path) -> None:
 
 def test_what_moves_is_not_reported(killed: Path) -> None:
     """A torn tail that is whole when it is looked at again was an append under way."""
-    last = segment_paths(killed)[-1]
+    segments = segment_paths(killed)
+    last = segments[-1]
     position, _ = batches_of(last)[-1]
     whole = last.read_bytes()
     resize(last, position + 100)
-    verdicts = verify(
-        SourceFiles(), str(killed), now_ms=TIME_MS, in_use=True, progress=_once(last, whole)
+    temporary = killed / FOLDER / "leader-epoch-checkpoint.tmp"
+    temporary.write_bytes(b"half")
+    scanned: list[int] = []
+
+    def finish_append(size_bytes: int) -> None:
+        scanned.append(size_bytes)
+        if len(scanned) == len(segments):
+            last.write_bytes(whole)
+            temporary.unlink()
+
+    folder, partition = verify(
+        SourceFiles(), str(killed), now_ms=TIME_MS, in_use=True, progress=finish_append
     )
-    folder, partition = verdicts
     assert folder.findings == ()
     assert partition.findings == ()
 
 
-def _once(path: Path, whole: bytes) -> Callable[[int], None]:
-    def write(_: int) -> None:
-        if path.stat().st_size < len(whole):
-            path.write_bytes(whole)
+def test_what_does_not_move_is_reported_though_the_folder_is_in_use(killed: Path) -> None:
+    last = segment_paths(killed)[-1]
+    resize(last, last.stat().st_size - 10)
+    _, partition = verify(SourceFiles(), str(killed), now_ms=TIME_MS, in_use=True)
+    assert [each.kind for each in partition.findings] == [Kind.TORN_TAIL]
 
-    return write
+
+@pytest.mark.parametrize(
+    "name", [f"{0:020d}.log", "leader-epoch-checkpoint", f"{RECORDS:020d}.snapshot", "sync-failed"]
+)
+def test_a_file_that_cannot_be_read(killed: Path, name: str) -> None:
+    """A folder stands in for a disk that gives an error: root may read everything else."""
+    path = killed / FOLDER / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    found = next(each for each in findings_of(killed) if each.kind is Kind.UNREADABLE_FILE)
+    assert (found.path, found.severity) == (str(path), Severity.DAMAGE)
+    assert "Is a directory" in found.what
