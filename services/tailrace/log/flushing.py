@@ -32,13 +32,15 @@ class FlushWork:
     names: bool
 
     def run(self) -> None:
+        names = self.names or self.epochs
         for path in self.paths:
             try:
                 with self.storage.cache.use(path) as file:
                     file.sync()
             except FileNotFoundError:
-                # Retention or compaction removed the segment meanwhile; nothing is left to save.
-                continue
+                # Retention removed the segment meanwhile. That must last too: were the segment
+                # back after a power loss, without what was not saved, recovery would cut there.
+                names = True
         if self.epochs:
             # Not through the cache: the owner of the log may put a newer file in its place.
             file = self.storage.files.open(f"{self.folder}/{LEADER_EPOCHS.file_name}")
@@ -46,7 +48,7 @@ class FlushWork:
                 file.sync()
             finally:
                 file.close()
-        if self.names or self.epochs:
+        if names:
             self.storage.files.sync_folder(self.folder)
 
 
