@@ -27,7 +27,7 @@ from rich.table import Table
 
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.checkpoints import RECOVERY_POINTS
-from tailrace.log.compaction import compact
+from tailrace.log.cleaning.compaction import compact
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import Identity, LogManager

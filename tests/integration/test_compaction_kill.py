@@ -17,7 +17,7 @@ import pytest
 
 from simulation.compaction_model import check_structure, records_of
 from tailrace.config import CleanupPolicy, FolderConfig, LogConfig
-from tailrace.log.compaction import compact
+from tailrace.log.cleaning.compaction import compact
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import Identity, LogManager

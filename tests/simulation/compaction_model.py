@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from simulation.log_bench import NOW_MS, Producer, stored_bytes
 from tailrace.config import LogConfig
-from tailrace.log.compaction import (
+from tailrace.log.cleaning.compaction import (
     CompactionReport,
     CompactionWork,
     begin_compaction,

@@ -12,8 +12,8 @@ from simulation import log_folders
 from simulation.log_folders import PARTITION, RECORDS, TIME_MS, segment_paths
 from tailrace.cli.sources import SourceFiles
 from tailrace.errors import DamagedLog
-from tailrace.log.findings import Action, Finding, Kind, Severity
-from tailrace.log.verification import verify
+from tailrace.log.audit.findings import Action, Finding, Kind, Severity
+from tailrace.log.audit.verification import verify
 
 
 def findings_of(path: Path, *, deep: bool = False) -> list[Finding]:

@@ -48,7 +48,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
-from tailrace.log.compaction import (
+from tailrace.log.cleaning.compaction import (
     CompactionWork,
     begin_compaction,
     end_compaction,

@@ -10,9 +10,9 @@ import pytest
 
 from simulation.log_driver import LogSimulation
 from simulation.log_operations import require
-from tailrace.log.findings import Finding, Severity
-from tailrace.log.partition_check import PartitionVerdict
-from tailrace.log.verification import NoLogFolder, verify
+from tailrace.log.audit.findings import Finding, Severity
+from tailrace.log.audit.partition_check import PartitionVerdict
+from tailrace.log.audit.verification import NoLogFolder, verify
 
 pytestmark = pytest.mark.simulation
 

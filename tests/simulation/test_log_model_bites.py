@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import pytest
 
-import tailrace.log.compaction
+import tailrace.log.cleaning.compaction
 import tailrace.log.log
 import tailrace.log.recovery
 import tailrace.log.segment
 from simulation.log_driver import LogSimulation
 from simulation.storage import SimFiles
+from tailrace.log.cleaning.survivors import kept_rows
 from tailrace.log.file_cache import FileCache
 from tailrace.log.flushing import FlushWork
 from tailrace.log.index import SegmentIndex
@@ -28,7 +29,6 @@ from tailrace.log.producers import ProducerStates
 from tailrace.log.recovery import _Opening
 from tailrace.log.retention import expired
 from tailrace.log.segment import Segment
-from tailrace.log.survivors import kept_rows
 
 SEEDS_MAX: Final = 1_000
 """Within so many sequences each mistake must be caught."""
@@ -181,7 +181,7 @@ MUTATIONS: Final[dict[str, tuple[int, Mutation]]] = {
     "the time index is off by one": (3, _replaced(SegmentIndex, "before_time", _late_time)),
     "compaction loses a record": (
         2,
-        _replaced(tailrace.log.compaction, "kept_rows", _drop_the_last_row),
+        _replaced(tailrace.log.cleaning.compaction, "kept_rows", _drop_the_last_row),
     ),
     "an interrupted compaction is forgotten": (
         114,

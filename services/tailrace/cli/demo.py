@@ -39,13 +39,13 @@ from tailrace.cli.overview import dump
 from tailrace.cli.printing import LinePrinter, TablePrinter, print_indented
 from tailrace.cli.sources import SourceFiles
 from tailrace.clock import SystemClock
-from tailrace.log.compaction import compact
-from tailrace.log.findings import Kind
+from tailrace.log.audit.findings import Kind
+from tailrace.log.audit.partition_check import PartitionVerdict
+from tailrace.log.audit.verification import verify
+from tailrace.log.cleaning.compaction import compact
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
-from tailrace.log.partition_check import PartitionVerdict
 from tailrace.log.recovery import OpenReport
-from tailrace.log.verification import verify
 from tailrace.model import TopicId
 from tailrace.record.build import batch_from_columns
 from tailrace.record.header import split

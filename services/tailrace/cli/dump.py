@@ -26,6 +26,9 @@ from tailrace.cli.entries import (
 )
 from tailrace.epochs import EpochEntry
 from tailrace.errors import CorruptBatch, CorruptCheckpoint
+from tailrace.log.audit.index_check import read_offset_index, read_time_index
+from tailrace.log.audit.inspection import Damage, base_in_name, scan
+from tailrace.log.audit.overlay import ReadOnlyFiles
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
@@ -42,10 +45,7 @@ from tailrace.log.checkpoints import (
     decode_named,
 )
 from tailrace.log.flushing import SYNC_FAILED_FILE
-from tailrace.log.index_check import read_offset_index, read_time_index
-from tailrace.log.inspection import Damage, base_in_name, scan
 from tailrace.log.manager import LOCK_FILE
-from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX

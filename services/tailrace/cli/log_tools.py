@@ -31,7 +31,7 @@ from tailrace.cli.printing import JsonPrinter, LinePrinter, Printer, TablePrinte
 from tailrace.cli.sources import SourceFiles, is_in_use
 from tailrace.cli.verify import JsonReport, Tally, TextReport
 from tailrace.clock import SystemClock
-from tailrace.log.verification import NoLogFolder, bytes_to_read, is_partition_folder, verify
+from tailrace.log.audit.verification import NoLogFolder, bytes_to_read, is_partition_folder, verify
 
 EXIT_DAMAGE: Final = 1
 EXIT_FAILED: Final = 2

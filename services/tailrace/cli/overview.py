@@ -22,6 +22,9 @@ from tailrace.cli.entries import (
 )
 from tailrace.cli.formatting import counted
 from tailrace.errors import CorruptCheckpoint
+from tailrace.log.audit.inspection import Damage, base_in_name, scan
+from tailrace.log.audit.overlay import ReadOnlyFiles
+from tailrace.log.audit.verification import is_data_folder, is_partition_folder, partition_names
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -33,10 +36,7 @@ from tailrace.log.checkpoints import (
     decode_named,
 )
 from tailrace.log.checkpoints import Kind as CheckpointKind
-from tailrace.log.inspection import Damage, base_in_name, scan
-from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.segment import LOG_SUFFIX
-from tailrace.log.verification import is_data_folder, is_partition_folder, partition_names
 from tailrace.model import Offset, TopicPartition
 
 

@@ -46,7 +46,7 @@ class SourceFile:
 
 
 class SourceFiles:
-    """The part of the Files port that changes nothing (`tailrace.log.overlay.ReadOnlyFiles`)."""
+    """The part of the Files port that changes nothing (`ReadOnlyFiles` of the audit)."""
 
     __slots__ = ()
 

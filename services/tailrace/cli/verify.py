@@ -17,9 +17,9 @@ from rich.text import Text
 from tailrace.cli.entries import Json
 from tailrace.cli.formatting import counted, number, safe, size
 from tailrace.cli.printing import print_indented
-from tailrace.log.findings import Finding, Severity, worst
-from tailrace.log.partition_check import PartitionVerdict
-from tailrace.log.verification import FolderVerdict
+from tailrace.log.audit.findings import Finding, Severity, worst
+from tailrace.log.audit.partition_check import PartitionVerdict
+from tailrace.log.audit.verification import FolderVerdict
 
 EXIT_SOUND: Final = 0
 EXIT_DAMAGE: Final = 1

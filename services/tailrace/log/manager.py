@@ -167,8 +167,10 @@ class DataFolder:
     def set_log_start(self, partition: TopicPartition, offset: int) -> None:
         with self._mutex:
             if self.log_starts.get(partition, 0) != offset:
-                self.log_starts[partition] = Offset(offset)
-                self.store(LOG_STARTS, self.log_starts)
+                # Stored first: a reopened log must not start where the next process would not.
+                starts = {**self.log_starts, partition: Offset(offset)}
+                self.store(LOG_STARTS, starts)
+                self.log_starts = starts
 
     def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
         with self._mutex:

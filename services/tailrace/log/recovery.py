@@ -85,7 +85,7 @@ def open_log(
     if clean is not None and _matches(clean, segments[-1]) and not accept_loss:
         opening.report.clean = True
         segments[-1].next_offset = recovery_point = clean.log_end
-        epochs = opening.stored_epochs(segments, up_to=recovery_point)
+        epochs = opening.stored_epochs(segments, up_to=recovery_point, log_start=log_start)
     else:
         scan_from = recovery_point
         if clean is not None:
@@ -184,7 +184,7 @@ class _Opening:
         self._drop_below(segments, log_start)
         return segments
 
-    def stored_epochs(self, segments: list[Segment], *, up_to: int) -> EpochHistory:
+    def stored_epochs(self, segments: list[Segment], *, up_to: int, log_start: int) -> EpochHistory:
         """The stored leader epochs, or what the batches below `up_to` say."""
         path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
         try:
@@ -203,8 +203,9 @@ class _Opening:
                         epochs.assign(header.leader_epoch, header.base_offset)
                     offset = header.next_offset
         except CorruptBatch as error:
-            # From `up_to` on nothing is trusted anyhow: the scan that follows decides.
-            if offset < up_to:
+            # From `up_to` on nothing is trusted anyhow, and what is below the log start was given
+            # up: the scan that follows decides.
+            if max(offset, log_start) < up_to:
                 raise self._damaged(offset, up_to, str(error)) from error
         return epochs
 
@@ -228,7 +229,9 @@ class _Opening:
             (at for at, each in enumerate(segments[:-1]) if each.next_offset > recovery.scan_from),
             len(segments) - 1,
         )
-        epochs = self.stored_epochs(segments[: first + 1], up_to=recovery.scan_from)
+        epochs = self.stored_epochs(
+            segments[: first + 1], up_to=recovery.scan_from, log_start=recovery.log_start
+        )
         epochs.truncate_end(recovery.scan_from)
         for at in range(first, len(segments)):
             segment = segments[at]
@@ -328,9 +331,7 @@ class _Opening:
             mark_failed_sync(self.storage, self.folder, durable_end, error)
             raise
 
-    def _keep_progress(
-        self, segment: Segment, epochs: EpochHistory, recovery: _Recovery
-    ) -> None:
+    def _keep_progress(self, segment: Segment, epochs: EpochHistory, recovery: _Recovery) -> None:
         """Make a recovered segment durable, so that it need not be scanned again."""
         with self._saving(max(recovery.recovery_point, segment.base_offset)):
             segment.sync()

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from tailrace.cli.verify import JsonReport, Tally, TextReport
-from tailrace.log.findings import Action, Finding, Kind, Recovery, Severity
-from tailrace.log.partition_check import PartitionVerdict
-from tailrace.log.verification import FolderVerdict
+from tailrace.log.audit.findings import Action, Finding, Kind, Recovery, Severity
+from tailrace.log.audit.partition_check import PartitionVerdict
+from tailrace.log.audit.verification import FolderVerdict
 
 
 def _finding(severity: Severity, position: int = -1) -> Finding:

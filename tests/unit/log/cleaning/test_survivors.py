@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvariantViolation
-from tailrace.log.survivors import (
+from tailrace.log.cleaning.survivors import (
     KEY_OVERHEAD_BYTES,
     KeyMap,
     LastOffsets,

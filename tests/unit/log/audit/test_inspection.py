@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import BatchFault
-from tailrace.log.inspection import Batch, Damage, base_in_name, scan
+from tailrace.log.audit.inspection import Batch, Damage, base_in_name, scan
 from tailrace.log.segment import SCAN_CHUNK_BYTES
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import BATCH_BYTES_MAX, HEADER_BYTES, prefix_for

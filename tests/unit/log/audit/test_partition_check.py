@@ -28,6 +28,8 @@ from simulation.log_folders import (
 )
 from tailrace.cli.sources import SourceFiles
 from tailrace.epochs import EpochEntry
+from tailrace.log.audit.findings import Action, Kind, Severity
+from tailrace.log.audit.verification import verify
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
@@ -37,9 +39,7 @@ from tailrace.log.checkpoints import (
     decode,
     encode,
 )
-from tailrace.log.findings import Action, Kind, Severity
 from tailrace.log.producers import ProducerStates
-from tailrace.log.verification import verify
 from tailrace.model import LeaderEpoch, Offset
 
 FOLDER = str(PARTITION)

@@ -10,9 +10,9 @@ from simulation import log_folders
 from simulation.log_folders import FLUSHED, PARTITION, RECORDS, TIME_MS, batches_of, segment_paths
 from tailrace.cli.sources import SourceFiles
 from tailrace.errors import CorruptCheckpoint, DamagedLog
+from tailrace.log.audit.overlay import ChangeKind
+from tailrace.log.audit.rehearsal import rehearse_folder, rehearsed_log
 from tailrace.log.checkpoints import META_PROPERTIES
-from tailrace.log.overlay import ChangeKind
-from tailrace.log.rehearsal import rehearse_folder, rehearsed_log
 
 
 @pytest.fixture

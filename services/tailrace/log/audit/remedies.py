@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.errors import TailraceError
-from tailrace.log.findings import (
+from tailrace.log.audit.findings import (
     Action,
     Finding,
     Kind,
@@ -18,9 +18,9 @@ from tailrace.log.findings import (
     Severity,
     Symptom,
 )
+from tailrace.log.audit.overlay import ChangeKind
+from tailrace.log.audit.rehearsal import LogRehearsal
 from tailrace.log.log import PartitionLog
-from tailrace.log.overlay import ChangeKind
-from tailrace.log.rehearsal import LogRehearsal
 
 # Left alone by an opening and yet no damage.
 _HARMLESS: Final = {Kind.STRAY_FILE, Kind.OFFSET_AHEAD, Kind.NOT_CLOSED}

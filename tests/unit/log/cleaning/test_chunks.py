@@ -8,7 +8,7 @@ from simulation.compaction_model import compact_once
 from simulation.log_bench import LogBench, append, batch
 from simulation.storage import SimFiles
 from tailrace.errors import CorruptBatch
-from tailrace.log.chunks import ALL_OFFSETS, Chunk, SourceSegment, read_chunks, row_offsets
+from tailrace.log.cleaning.chunks import ALL_OFFSETS, Chunk, SourceSegment, read_chunks, row_offsets
 from tailrace.log.log import PartitionLog
 from tailrace.record.codec import Compression
 

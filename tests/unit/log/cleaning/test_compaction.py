@@ -24,7 +24,7 @@ from simulation.log_bench import NOW_MS, PARTITION, LogBench, Producer, append
 from simulation.storage import SimFiles
 from tailrace.config import FolderConfig, LogConfig, TimestampType
 from tailrace.errors import DamagedLog, LogClosed, StorageError
-from tailrace.log.compaction import (
+from tailrace.log.cleaning.compaction import (
     CompactionWork,
     compact,
     dirtiness,

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tailrace.errors import CorruptCheckpoint
+from tailrace.log.audit.findings import Action, Finding, Kind, Recovery, Symptom
+from tailrace.log.audit.overlay import OverlayFiles, ReadOnlyFiles
+from tailrace.log.audit.partition_check import PartitionVerdict, StoredOffsets, check_partition
+from tailrace.log.audit.rehearsal import FolderRehearsal, rehearse_folder
+from tailrace.log.audit.remedies import as_finding
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
@@ -26,12 +31,7 @@ from tailrace.log.checkpoints import (
 from tailrace.log.checkpoints import (
     Kind as CheckpointKind,
 )
-from tailrace.log.findings import Action, Finding, Kind, Recovery, Symptom
 from tailrace.log.manager import DELETED_SUFFIX, LOCK_FILE
-from tailrace.log.overlay import OverlayFiles, ReadOnlyFiles
-from tailrace.log.partition_check import PartitionVerdict, StoredOffsets, check_partition
-from tailrace.log.rehearsal import FolderRehearsal, rehearse_folder
-from tailrace.log.remedies import as_finding
 from tailrace.log.segment import LOG_SUFFIX
 from tailrace.model import Offset, TopicPartition
 

@@ -19,7 +19,7 @@ from simulation.log_folders import (
     flip,
     segment_paths,
 )
-from tailrace.log.findings import Action, Kind, Severity
+from tailrace.log.audit.findings import Action, Kind, Severity
 from tailrace.log.index import SegmentIndex
 
 FOLDER = str(PARTITION)

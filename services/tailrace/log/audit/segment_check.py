@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.errors import BatchFault, CorruptBatch
-from tailrace.log.findings import Kind, Symptom, Symptoms
-from tailrace.log.index_check import IndexCheck
-from tailrace.log.inspection import Batch, Damage, scan
-from tailrace.log.overlay import ReadOnlyFile, ReadOnlyFiles
+from tailrace.log.audit.findings import Kind, Symptom, Symptoms
+from tailrace.log.audit.index_check import IndexCheck
+from tailrace.log.audit.inspection import Batch, Damage, scan
+from tailrace.log.audit.overlay import ReadOnlyFile, ReadOnlyFiles
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView

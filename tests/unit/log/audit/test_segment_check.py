@@ -26,7 +26,7 @@ from simulation.log_folders import (
     resize,
     segment_paths,
 )
-from tailrace.log.findings import Action, Kind, Severity
+from tailrace.log.audit.findings import Action, Kind, Severity
 from tailrace.record.codec import crc32c
 from tailrace.record.header import stamp
 

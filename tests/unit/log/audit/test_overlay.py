@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from simulation.storage import SimFiles
 from tailrace.cli.sources import SourceFiles
+from tailrace.log.audit.overlay import Change, ChangeKind, OverlayFiles
 from tailrace.log.checkpoints import write_atomically
-from tailrace.log.overlay import Change, ChangeKind, OverlayFiles
 
 
 @pytest.fixture

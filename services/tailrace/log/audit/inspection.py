@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from tailrace.errors import BatchFault, CorruptBatch
-from tailrace.log.overlay import ReadOnlyFile
+from tailrace.log.audit.overlay import ReadOnlyFile
 from tailrace.log.segment import SCAN_CHUNK_BYTES
 from tailrace.record.codec import crc32c, crc32c_extend
 from tailrace.record.header import (

@@ -2,7 +2,7 @@
 
 A `Rewriter` is handed the batches of old segments one after the other, each as something to copy,
 something fixed, or rows that may be merged with their neighbours, and writes cleaned files. It
-knows nothing of keys: which rows stay is decided elsewhere (`tailrace.log.survivors`).
+knows nothing of keys: which rows stay is decided elsewhere (`tailrace.log.cleaning.survivors`).
 
 Invariants of what is written:
 - Batches follow one another without a gap in their offsets. Merged batches stretch over what went
@@ -22,12 +22,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tailrace.log.chunks import SourceSegment
+from tailrace.log.cleaning.chunks import SourceSegment
+from tailrace.log.cleaning.survivors import NO_HORIZON_MS, Offsets, horizon_runs, row_bytes
 from tailrace.log.files import Buffer
 from tailrace.log.index import SegmentIndex
 from tailrace.log.retention import RELATIVE_OFFSET_MAX
 from tailrace.log.segment import Segment, Storage
-from tailrace.log.survivors import NO_HORIZON_MS, Offsets, horizon_runs, row_bytes
 from tailrace.log.swap import SwapRange, cleaned_path
 from tailrace.model import NO_LEADER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP_MS
 from tailrace.record.body import body_schema

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import BatchFault, CorruptBatch
+from tailrace.log.cleaning.survivors import Offsets
 from tailrace.log.files import OpenFile
-from tailrace.log.survivors import Offsets
 from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header
 from tailrace.record.view import BatchView
 

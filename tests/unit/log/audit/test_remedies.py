@@ -10,9 +10,9 @@ from simulation import log_folders
 from simulation.log_folders import FLUSHED, PARTITION, RECORDS, TIME_MS
 from tailrace.cli.sources import SourceFiles
 from tailrace.errors import DamagedLog, StorageError
-from tailrace.log.findings import Action, Kind, Recovery, Severity, Symptom
-from tailrace.log.rehearsal import LogRehearsal, rehearsed_log
-from tailrace.log.remedies import as_finding, foretell
+from tailrace.log.audit.findings import Action, Kind, Recovery, Severity, Symptom
+from tailrace.log.audit.rehearsal import LogRehearsal, rehearsed_log
+from tailrace.log.audit.remedies import as_finding, foretell
 
 SEGMENT = "d/00000000000000000000.log"
 DAMAGED = DamagedLog("orders-0", offset=40, recovery_point=100, detail="cut short")

@@ -13,6 +13,12 @@ from typing import Final
 
 from tailrace.epochs import EpochEntry, EpochHistory
 from tailrace.errors import CorruptCheckpoint
+from tailrace.log.audit.findings import Finding, Kind, Symptom, Symptoms
+from tailrace.log.audit.inspection import Batch, base_in_name, scan
+from tailrace.log.audit.overlay import ReadOnlyFiles
+from tailrace.log.audit.rehearsal import LogRehearsal, rehearsed_log
+from tailrace.log.audit.remedies import foretell
+from tailrace.log.audit.segment_check import Progression, SegmentTask, check_segment
 from tailrace.log.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -20,14 +26,9 @@ from tailrace.log.checkpoints import (
     CleanPartition,
     decode,
 )
-from tailrace.log.findings import Finding, Kind, Symptom, Symptoms
 from tailrace.log.flushing import SYNC_FAILED_FILE
-from tailrace.log.inspection import Batch, base_in_name, scan
 from tailrace.log.log import PartitionLog
-from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.producers import ProducerStates
-from tailrace.log.rehearsal import LogRehearsal, rehearsed_log
-from tailrace.log.remedies import foretell
 from tailrace.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -35,7 +36,6 @@ from tailrace.log.segment import (
     TIME_INDEX_SUFFIX,
     segment_name,
 )
-from tailrace.log.segment_check import Progression, SegmentTask, check_segment
 from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, SwapRange, swap_path
 from tailrace.model import TopicPartition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.log.cleanable import Dirtiness, SegmentSpan, dirtiest, dirty_segments
+from tailrace.log.cleaning.cleanable import Dirtiness, SegmentSpan, dirtiest, dirty_segments
 from tailrace.model import TopicPartition
 
 SPANS = [

@@ -8,11 +8,11 @@ import pytest
 from simulation.compaction_model import keyed
 from simulation.log_bench import LogBench, Producer
 from simulation.storage import SimFiles
-from tailrace.log.chunks import SourceSegment
+from tailrace.log.cleaning.chunks import SourceSegment
+from tailrace.log.cleaning.rewriting import RewriteLimits, Rewriter, may_merge, rebuilt
+from tailrace.log.cleaning.survivors import Offsets
 from tailrace.log.retention import RELATIVE_OFFSET_MAX
-from tailrace.log.rewriting import RewriteLimits, Rewriter, may_merge, rebuilt
 from tailrace.log.segment import Segment
-from tailrace.log.survivors import Offsets
 from tailrace.log.swap import CLEANED_SUFFIX
 from tailrace.record.codec import Compression
 from tailrace.record.header import BatchHeader, append_time, read_header

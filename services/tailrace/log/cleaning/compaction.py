@@ -8,8 +8,8 @@ thread, puts these in the place of the old segments, one after the other, lowest
 
 The log has a clean part, below the checkpoint, and a dirty one. A pass maps the keys of the dirty
 part to their last offsets, as far as they fit into the dedupe buffer, and then goes through all
-segments from the first to where the map ends and writes what stays (`tailrace.log.survivors` has
-the rules). A pass that did not come to the end is followed by another one.
+segments from the first to where the map ends and writes what stays (`survivors` has the
+rules). A pass that did not come to the end is followed by another one.
 
 Killed at any point the log is as before or as after for each swapped range. Since lower ranges are
 swapped first, what supersedes a record is always still there when the record goes; and doing a
@@ -46,7 +46,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
-from tailrace.log.chunks import (
+from tailrace.log.cleaning.chunks import (
     ALL_OFFSETS,
     Chunk,
     ReadBatch,
@@ -54,9 +54,8 @@ from tailrace.log.chunks import (
     read_chunks,
     row_offsets,
 )
-from tailrace.log.cleanable import Dirtiness, SegmentSpan, dirty_segments
-from tailrace.log.log import PartitionLog
-from tailrace.log.rewriting import (
+from tailrace.log.cleaning.cleanable import Dirtiness, SegmentSpan, dirty_segments
+from tailrace.log.cleaning.rewriting import (
     MERGED_BATCH_BYTES,
     CleanedSegment,
     RewriteLimits,
@@ -66,9 +65,7 @@ from tailrace.log.rewriting import (
     whole,
     without_deltas,
 )
-from tailrace.log.segment import Segment, Storage
-from tailrace.log.snapshots import remove_snapshots
-from tailrace.log.survivors import (
+from tailrace.log.cleaning.survivors import (
     NO_HORIZON_MS,
     KeyMap,
     LastOffsets,
@@ -77,6 +74,9 @@ from tailrace.log.survivors import (
     kept_rows,
     tombstones,
 )
+from tailrace.log.log import PartitionLog
+from tailrace.log.segment import Segment, Storage
+from tailrace.log.snapshots import remove_snapshots
 from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView

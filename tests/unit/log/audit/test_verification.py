@@ -25,6 +25,9 @@ from simulation.log_folders import (
 )
 from tailrace.cli.sources import SourceFiles
 from tailrace.errors import CorruptCheckpoint
+from tailrace.log.audit.findings import Action, Kind, Severity
+from tailrace.log.audit.partition_check import PartitionVerdict
+from tailrace.log.audit.verification import FolderVerdict, NoLogFolder, bytes_to_read, verify
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
@@ -37,9 +40,6 @@ from tailrace.log.checkpoints import (
     decode,
     encode,
 )
-from tailrace.log.findings import Action, Kind, Severity
-from tailrace.log.partition_check import PartitionVerdict
-from tailrace.log.verification import FolderVerdict, NoLogFolder, bytes_to_read, verify
 from tailrace.model import Offset, TopicPartition
 
 FOLDER = str(PARTITION)

@@ -27,7 +27,7 @@ from simulation.compaction_model import (
 from simulation.log_bench import NOW_MS, LogBench, Producer, append
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import LogConfig
-from tailrace.log.compaction import end_compaction
+from tailrace.log.cleaning.compaction import end_compaction
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
 from tailrace.log.snapshots import remove_snapshots

@@ -13,11 +13,11 @@ from typing import Final
 
 from tailrace.config import LogConfig
 from tailrace.errors import CorruptCheckpoint, DamagedLog, TailraceError
+from tailrace.log.audit.overlay import Change, OverlayFiles, ReadOnlyFiles
 from tailrace.log.checkpoints import META_PROPERTIES, CleanPartition, MetaProperties
 from tailrace.log.file_cache import FileCache
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import DataFolder, ManagerReport
-from tailrace.log.overlay import Change, OverlayFiles, ReadOnlyFiles
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.model import TopicPartition

@@ -13,11 +13,11 @@ from struct import Struct
 from typing import Final
 
 from tailrace.errors import CorruptCheckpoint
-from tailrace.log.findings import Kind, Symptom, Symptoms
+from tailrace.log.audit.findings import Kind, Symptom, Symptoms
+from tailrace.log.audit.inspection import Batch, Damage
+from tailrace.log.audit.overlay import ReadOnlyFiles
 from tailrace.log.index import SegmentIndex
-from tailrace.log.inspection import Batch, Damage
 from tailrace.log.log import PartitionLog
-from tailrace.log.overlay import ReadOnlyFiles
 from tailrace.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tailrace.model import NO_TIMESTAMP_MS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.log.findings import (
+from tailrace.log.audit.findings import (
     SAME_FINDINGS_PER_FILE_MAX,
     Action,
     Finding,
