@@ -341,8 +341,10 @@ class Partition:
             low = max(low, model.log_end - 8)
         offset = max(0, rng.randint(low, model.log_end + 1))
         self._say(f"truncate [{model.log_start}, {model.log_end}) to {offset}")
-        restart_at = offset if offset < model.log_start else None
-        outcomes = Outcomes(cut_to=offset, restart_at=restart_at, start_to=restart_at or 0)
+        starts_over = offset < model.log_start
+        # The batch that holds the log start may be the one that is cut: then that goes back too.
+        end = offset if starts_over else model.cut_end(offset)
+        outcomes = Outcomes(cut_to=offset, restart_at=end if end < model.log_start else None)
         with self._pending(log, outcomes):
             try:
                 done = log.truncate_to(offset, now_ms=self.world.clock_ms)
@@ -353,10 +355,10 @@ class Partition:
         if not done:
             return
         self.cuts += 1
-        if restart_at is None:
-            model.truncated(offset)
-        else:
+        if starts_over:
             model.restarted(offset)
+        else:
+            model.truncated(offset)
 
     def start_over(self, log: PartitionLog, _manager: LogManager) -> None:
         model = self.model
