@@ -167,6 +167,11 @@ class EpochHistory:
         self._starts[0] = offset
         return True
 
+    def keep_newest(self, count: int) -> None:
+        """Forget the oldest epochs when there are more than `count`."""
+        gone = max(len(self._epochs) - count, 0)
+        del self._epochs[:gone], self._starts[:gone]
+
 
 def agreed_end(
     mine: EpochHistory, *, log_end: int, leader_epoch: int, leader_end: int

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from tailrace.config import LogConfig
+from tailrace.log.admission import BatchResult
 from tailrace.log.checkpoints import CleanPartition
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files
-from tailrace.log.log import BatchResult, PartitionLog
+from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.model import LeaderEpoch, Offset, TopicPartition
@@ -78,7 +79,10 @@ def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW
 def append_result(
     log: PartitionLog, data: bytes, *, epoch: int = 0, now_ms: int = NOW_MS
 ) -> list[BatchResult]:
-    return log.append_as_leader(data, leader_epoch=LeaderEpoch(epoch), now_ms=now_ms)
+    """As the broker itself: control batches are let in."""
+    return log.append_as_leader(
+        data, leader_epoch=LeaderEpoch(epoch), now_ms=now_ms, control_allowed=True
+    )
 
 
 def stored_bytes(log: PartitionLog) -> bytes:

@@ -16,7 +16,7 @@ from simulation.log_requests import STEP_MS
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import UNLIMITED, CleanupPolicy, FolderConfig, LogConfig, TimestampType
 from tailrace.errors import StorageError
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import Identity, LogManager, ManagerReport
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 
 STEPS_MIN: Final = 25
@@ -228,6 +228,7 @@ class LogSimulation:
         before = self.files.operations
         try:
             report = self.manager.open(now_ms=self.world.clock_ms)
+            self._give_up_if_the_disk_failed(report)
         except SimulatedCrash:
             self._say("open …")
             self._died()
@@ -251,6 +252,15 @@ class LogSimulation:
             self._reopened(partition, clean=partition.name in clean)
         self._power_was_lost = self._was_closed_cleanly = False
         return True
+
+    def _give_up_if_the_disk_failed(self, report: ManagerReport) -> None:
+        """One log that the disk kept from opening is enough to begin again, as a new process."""
+        for error in report.damaged.values():
+            if type(error) is StorageError:
+                for folder in self.manager.folders:
+                    folder.release()
+                self.manager.storage.cache.close()
+                raise error
 
     def _reopened(self, partition: Partition, *, clean: bool) -> None:
         model = partition.model

@@ -397,10 +397,10 @@ class PartitionModel:
             self.produced.pop()
         self.log_end = end
         self.durable_end = min(self.durable_end, end)
-        if end < self.compacted_to:
+        if end < max(self.compacted_to, self.thinned_to):
             # The batch that compaction left of a producer may be among those that went.
             self.known_from = max(self.known_from, end)
-            self.compacted_to = end
+        self.compacted_to = min(self.compacted_to, end)
 
     def _replayed(self) -> None:
         """The producer states were made anew, from a snapshot or from the log alone."""

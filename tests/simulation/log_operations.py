@@ -48,6 +48,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
+from tailrace.log.admission import BatchResult
 from tailrace.log.cleaning.compaction import (
     CompactionWork,
     begin_compaction,
@@ -55,7 +56,7 @@ from tailrace.log.cleaning.compaction import (
     fail_compaction,
 )
 from tailrace.log.flushing import FlushWork
-from tailrace.log.log import BatchResult, PartitionLog
+from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.model import LeaderEpoch, TopicPartition
 from tailrace.record.header import split

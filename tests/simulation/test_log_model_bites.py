@@ -26,7 +26,6 @@ from tailrace.log.index import SegmentIndex
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import DataFolder
 from tailrace.log.producers import ProducerStates
-from tailrace.log.recovery import _Opening
 from tailrace.log.retention import expired
 from tailrace.log.segment import Segment
 
@@ -56,7 +55,7 @@ def _both(*mutations: Mutation) -> Mutation:
 
 # What some of them do instead; the originals are taken before anything is replaced.
 
-_run_flush = FlushWork.run
+_sync_flush = FlushWork._sync
 _end_flush = PartitionLog.end_flush
 _resume_at = Segment.resume_at
 _append_as_leader = PartitionLog.append_as_leader
@@ -67,9 +66,9 @@ _lower_recovery_point = PartitionLog._lower_recovery_point
 
 def _flush_twice(work: FlushWork) -> None:
     try:
-        _run_flush(work)
+        _sync_flush(work)
     except OSError:
-        _run_flush(work)
+        _sync_flush(work)
 
 
 def _end_flush_of_a_cut_log(log: PartitionLog, work: FlushWork) -> None:
@@ -139,7 +138,7 @@ MUTATIONS: Final[dict[str, tuple[int, Mutation]]] = {
         7,
         _replaced(tailrace.log.segment, "verify", _nothing),
     ),
-    "a failed sync is tried again": (18, _replaced(FlushWork, "run", _flush_twice)),
+    "a failed sync is tried again": (18, _replaced(FlushWork, "_sync", _flush_twice)),
     "a failed sync is not noted": (
         18,
         _both(
@@ -169,10 +168,6 @@ MUTATIONS: Final[dict[str, tuple[int, Mutation]]] = {
         ),
     ),
     "the log start is not stored": (0, _replaced(DataFolder, "set_log_start", _nothing)),
-    "what came back below the log start is kept": (
-        157,
-        _replaced(_Opening, "_drop_below", _nothing),
-    ),
     "checkpoints remember deleted partitions": (231, _replaced(DataFolder, "keep_only", _nothing)),
     "retention goes beyond the high watermark": (
         32,

@@ -7,7 +7,9 @@ asking for the lock itself, even for a moment, could keep a broker from starting
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from tailrace.log.files import BOOT_ID_PATH, Names
 from tailrace.log.manager import LOCK_FILE
 
 LOCKS_PATH: Final = "/proc/locks"
+READ_BYTES: Final = 1 << 20
 
 
 class SourceFile:
@@ -51,7 +54,12 @@ class SourceFiles:
     __slots__ = ()
 
     def open(self, path: str) -> SourceFile:
-        return SourceFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        # Not waiting: the opening of a pipe would last until somebody writes to it.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        return SourceFile(fd)
 
     def list(self, folder: str) -> Names:
         return sorted(each.name for each in Path(folder).iterdir())
@@ -66,10 +74,24 @@ class SourceFiles:
         return Path(path).stat().st_size
 
     def read(self, path: str) -> bytes:
-        return Path(path).read_bytes()
+        file = self.open(path)
+        try:
+            return _read_all(file)
+        finally:
+            file.close()
 
     def boot_id(self) -> str:
         return self.read(BOOT_ID_PATH).decode("ascii").strip()
+
+
+def _read_all(file: SourceFile) -> bytes:
+    """To the end, wherever that is: the kernel's own files say that they are empty."""
+    parts: list[bytes] = []
+    position = 0
+    while part := file.read_at(position, READ_BYTES):
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
 
 
 def is_in_use(folder: str) -> bool:

@@ -69,9 +69,11 @@ class SegmentIndex:
 
     @property
     def memory_bytes(self) -> int:
-        return (
-            len(self.offsets) * OFFSET_ENTRY_BYTES + len(self.timestamps) * TIME_ENTRY_BYTES + 512
-        )
+        return self.entries_bytes + 512
+
+    @property
+    def entries_bytes(self) -> int:
+        return len(self.offsets) * OFFSET_ENTRY_BYTES + len(self.timestamps) * TIME_ENTRY_BYTES
 
     @property
     def max_timestamp_ms(self) -> int:

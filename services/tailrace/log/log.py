@@ -21,29 +21,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from tailrace.config import UNLIMITED, LogConfig, TimestampType
+from tailrace.config import UNLIMITED, LogConfig
 from tailrace.epochs import EpochEnd, EpochHistory
 from tailrace.errors import (
     BatchFault,
-    BatchTooLarge,
     CorruptBatch,
     InvariantViolation,
-    LimitReached,
     LogClosed,
     NonContiguousAppend,
     OffsetOutOfRange,
-    OutOfOrderSequence,
     StorageError,
-    TailraceError,
 )
+from tailrace.log.admission import Admission, BatchResult, validated
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
 from tailrace.log.files import Buffer
-from tailrace.log.flushing import FlushWork, mark_failed_sync
+from tailrace.log.flushing import Flushes, FlushWork, mark_failed_sync, note_failed_sync
 from tailrace.log.producers import ProducerStates
-from tailrace.log.retention import Expiry, SegmentFacts, expired, should_roll
+from tailrace.log.retention import (
+    RELATIVE_OFFSET_MAX,
+    Expiry,
+    SegmentFacts,
+    expired,
+    should_roll,
+)
 from tailrace.log.segment import LOG_SUFFIX, Segment, Slice, Storage, segment_name
 from tailrace.log.snapshots import (
-    check_producer,
     load_producers,
     note_producer,
     remove_snapshots,
@@ -52,12 +54,8 @@ from tailrace.log.snapshots import (
 from tailrace.log.swap import SwapRange, swap_in
 from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
 from tailrace.record.header import (
-    PREFIX_BYTES,
-    SEQUENCE_MODULUS,
     BatchHeader,
-    append_time,
     prefix_for,
-    read_header,
     split,
     verify,
 )
@@ -72,16 +70,6 @@ class LogCheckpoints(Protocol):
 
     def set_log_start(self, offset: int) -> None:
         """Store the first offset that may be read; durable on return."""
-
-
-class BatchResult(NamedTuple):
-    """What became of one batch of an append."""
-
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
-    duplicate: bool = False
-    error: TailraceError | None = None
 
 
 class TimedOffset(NamedTuple):
@@ -121,22 +109,28 @@ class PartitionLog:
         self._checkpoints = checkpoints
         self._bases = [segment.base_offset for segment in segments]
         self._generation = 0
-        self._names_unsynced = not synced
-        self._epochs_unsynced = not synced
+        self._flushes = Flushes(synced=synced)
         self._closed: str | None = None
 
     # Appending.
 
     def append_as_leader(
-        self, data: bytes, *, leader_epoch: LeaderEpoch, now_ms: int
+        self, data: bytes, *, leader_epoch: LeaderEpoch, now_ms: int, control_allowed: bool = False
     ) -> list[BatchResult]:
         """Give the batches in `data` their offsets and store them.
 
         Bad bytes raise and store nothing. A batch that its producer state refuses gets the error
-        in its result, and so do the batches after it; those before it are stored.
+        in its result, and so do the batches after it; those before it are stored. Control batches
+        are the broker's own: `control_allowed` says that it is the one that appends.
         """
         self._check_open()
-        batches = self._validated(data, now_ms)
+        batches = validated(
+            data,
+            self.partition.topic,
+            self.config,
+            now_ms=now_ms,
+            control_allowed=control_allowed,
+        )
         span = sum(header.last_offset_delta + 1 for header, _ in batches)
         self._roll_when_due(len(data), now_ms, last_offset=self.log_end + span - 1)
         if leader_epoch > self.epochs.latest:
@@ -149,9 +143,9 @@ class PartitionLog:
         placed: list[BatchHeader] = []
         buffers: list[Buffer] = []
         offset = self.log_end
-        pending: dict[int, BatchHeader] = {}
+        admission = Admission(self.producers, expiration_ms=self.config.producer_id_expiration_ms)
         for header, body in batches:
-            result = self._admit(header, offset, pending, now_ms)
+            result = admission.admit(header, offset, now_ms)
             results.append(result)
             if result.error is not None:
                 results += [result] * (len(batches) - len(results))
@@ -162,8 +156,6 @@ class PartitionLog:
             buffers += (prefix_for(offset, header.length, leader_epoch), body)
             placed.append(header)
             offset = header.next_offset
-            if header.producer_id != NO_PRODUCER_ID:
-                pending[header.producer_id] = header
         if placed:
             self._write(buffers, placed, now_ms)
         return results
@@ -188,9 +180,12 @@ class PartitionLog:
                 )
             expected, epoch = header.next_offset, header.leader_epoch
             headers.append(header)
-        if headers:
-            self._roll_when_due(len(data), now_ms, last_offset=expected - 1)
-            self._write([data], headers, now_ms)
+        view, start = memoryview(data), 0
+        for part in _within_reach(headers):
+            size = sum(header.length for header in part)
+            self._roll_when_due(size, now_ms, last_offset=part[-1].last_offset)
+            self._write([view[start : start + size]], part, now_ms)
+            start += size
         return self.log_end
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
@@ -259,6 +254,7 @@ class PartitionLog:
     def truncate_to(self, offset: int, *, now_ms: int) -> bool:
         """Remove `offset` and all after it (whole batches); durable on return."""
         self._check_open()
+        self._check_offset(offset)
         if offset >= self.log_end:
             return False
         if offset < self.log_start:
@@ -271,6 +267,7 @@ class PartitionLog:
     def start_over_at(self, offset: int) -> None:
         """Remove everything and go on, empty, at `offset`; durable on return."""
         self._check_open()
+        self._check_offset(offset)
         with self._cutting():
             # A crash may leave any part of the log, or an empty one at the stored log start: what
             # was given up must not show again.
@@ -298,7 +295,7 @@ class PartitionLog:
             self._checkpoints.set_log_start(offset)
             self.log_start = offset
             if self.epochs.truncate_start(offset):
-                self._epochs_unsynced = True
+                self._flushes.epochs.note()
             count = max(bisect_right(self._bases, offset) - 1, 0)
             self._drop_first_segments(count)
         return count
@@ -364,41 +361,56 @@ class PartitionLog:
         old.release_index()
 
     def begin_flush(self) -> FlushWork | None:
-        """What must be synced so that all that is in the log now survives a power loss."""
+        """What must be synced so that all that is in the log now survives a power loss.
+
+        Every work covers all that no ended one has confirmed, so several may be out at once.
+        """
         self._check_open()
-        unsynced = self._names_unsynced or self._epochs_unsynced
-        if self.recovery_point >= self.log_end and not unsynced:
+        self._check_flushes()
+        names, epochs = self._flushes.names, self._flushes.epochs
+        if self.recovery_point >= self.log_end and not (names.wait or epochs.wait):
             return None
         try:
             self.segments[-1].save_index()
         except OSError:
             # It only spares recovery some reading; a full disk must not keep data from the disk.
             self.segments[-1].remove_index_files()
-        if self._epochs_unsynced:
+        if epochs.wait:
             self._save_epochs(durable=False, must=True)
-        work = FlushWork(
+        return FlushWork(
             storage=self.storage,
             folder=self.folder,
+            flushes=self._flushes,
             generation=self._generation,
             up_to=self.log_end,
             paths=tuple(s.path for s in self.segments if s.next_offset >= self.recovery_point),
-            epochs=self._epochs_unsynced,
-            names=self._names_unsynced,
+            epochs=epochs.wait,
+            names=names.wait,
+            epochs_count=epochs.count,
+            names_count=names.count,
         )
-        self._names_unsynced = self._epochs_unsynced = False
-        return work
 
     def end_flush(self, work: FlushWork) -> None:
-        """The work was done: what it covered is durable, unless the log was cut meanwhile."""
-        if work.generation == self._generation and self._closed is None:
+        """The work was done: what it covered is durable, unless the log was cut meanwhile.
+
+        Raises StorageError, and stops the log, when another work has failed.
+        """
+        if work.flushes is not self._flushes:
+            raise InvariantViolation(f"{self.partition}: this flush is of another log")
+        if self._closed is not None:
+            return
+        self._check_flushes()
+        if work.generation == self._generation:
             self.recovery_point = max(self.recovery_point, work.up_to)
-        else:
-            self._names_unsynced = self._epochs_unsynced = True
+            self._flushes.names.confirm(work.names_count)
+            self._flushes.epochs.confirm(work.epochs_count)
 
     def fail_flush(self, error: OSError) -> StorageError:
         """The work failed: what was not durable before counts as lost, and the log stops."""
-        self._closed = f"a sync failed ({error}); reopen it"
-        mark_failed_sync(self.storage, self.folder, self.recovery_point, error)
+        if not self._flushes.is_stopped:
+            # Otherwise the folder is another log's by now, and who took it over knew of this.
+            self._closed = f"a sync failed ({error}); reopen it"
+            mark_failed_sync(self.storage, self.folder, self.recovery_point, error)
         failure = StorageError(f"{self.partition}: sync failed: {error}")
         failure.__cause__ = error
         return failure
@@ -419,13 +431,17 @@ class PartitionLog:
         self.flush()
         self.segments[-1].save_index(final=True)
         write_snapshot(self.storage, self.folder, self.producers, self.log_end)
+        # Those of earlier closings, amid a segment: a log closed often would gather them for ever.
+        kept = {*self._bases, self.log_end}
+        remove_snapshots(self.storage, self.folder, lambda at: at not in kept)
         self.abandon("it was closed")
 
     def abandon(self, reason: str) -> None:
-        """Stop using the log without writing anything more."""
-        self._closed = self._closed or reason
-        for segment in self.segments:
-            segment.forget()
+        """Stop using the log without writing anything more; waits for a flush that runs."""
+        self._flushes.stop()
+        if self._closed is None and self._flushes.failure is not None:
+            note_failed_sync(self.storage, self.folder, self.recovery_point)
+        self._stop(reason)
 
     @property
     def is_open(self) -> bool:
@@ -446,54 +462,19 @@ class PartitionLog:
         if self._closed is not None:
             raise LogClosed(f"the log of {self.partition} takes no more calls: {self._closed}")
 
-    def _validated(self, data: bytes, now_ms: int) -> list[tuple[BatchHeader, memoryview]]:
-        """Check the bytes of every batch; return each header with all that follows its prefix."""
-        view = memoryview(data)
-        batches: list[tuple[BatchHeader, memoryview]] = []
-        append_timestamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        for position, header in split(data):
-            verify(data, position, header)
-            if header.length > self.config.max_message_bytes:
-                raise BatchTooLarge(
-                    f"a batch of {header.length} bytes exceeds max.message.bytes="
-                    f"{self.config.max_message_bytes} of {self.partition.topic}"
-                )
-            if header.is_compacted or header.delete_horizon_ms >= 0:
-                raise CorruptBatch(BatchFault.BAD_HEADER, "only the broker compacts batches")
-            end = position + header.length
-            if append_timestamps:
-                stamped = append_time(bytes(view[position:end]), now_ms)
-                batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
-            else:
-                batches.append((header, view[position + PREFIX_BYTES : end]))
-        if not batches:
-            raise CorruptBatch(BatchFault.CUT_SHORT, "no batch at all")
-        return batches
+    def _check_offset(self, offset: int) -> None:
+        if offset < 0:
+            raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
 
-    def _admit(
-        self, header: BatchHeader, offset: int, pending: dict[int, BatchHeader], now_ms: int
-    ) -> BatchResult:
-        """Ask the producer's state whether the batch is new, a duplicate or out of order."""
-        fresh = BatchResult(offset, offset + header.last_offset_delta, header.max_timestamp_ms)
-        if header.producer_id == NO_PRODUCER_ID:
-            return fresh
-        before = pending.get(header.producer_id)
-        try:
-            if before is not None:
-                _check_continues(before, header)
-                return fresh
-            try:
-                duplicate = check_producer(self.producers, header)
-            except LimitReached:
-                self.expire_producers(now_ms=now_ms)
-                duplicate = check_producer(self.producers, header)
-        except TailraceError as error:
-            return BatchResult(-1, -1, -1, error=error)
-        if duplicate is None:
-            return fresh
-        return BatchResult(
-            duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, duplicate=True
-        )
+    def _check_flushes(self) -> None:
+        """A work that failed elsewhere counts at once, not when somebody comes to report it."""
+        if self._flushes.failure is not None:
+            raise self.fail_flush(self._flushes.failure) from self._flushes.failure
+
+    def _stop(self, reason: str) -> None:
+        self._closed = self._closed or reason
+        for segment in self.segments:
+            segment.forget()
 
     def _write(self, buffers: Sequence[Buffer], headers: list[BatchHeader], now_ms: int) -> None:
         active = self.segments[-1]
@@ -521,7 +502,7 @@ class PartitionLog:
             base_offset=active.base_offset,
             size_bytes=active.size,
             created_ms=index.created_ms,
-            index_full=index.memory_bytes >= self.config.segment_index_bytes,
+            index_full=index.entries_bytes >= self.config.segment_index_bytes,
             incoming_bytes=incoming_bytes,
             incoming_last_offset=last_offset,
             now_ms=now_ms,
@@ -540,10 +521,14 @@ class PartitionLog:
             if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
                 continue
             view = BatchView(segment.read(at, header.length))
-            for record in view.records():
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start:
-                    found = TimedOffset(record.offset, record.timestamp_ms)
-                    return found if record.offset < limit else None
+            try:
+                for record in view.records():
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start:
+                        found = TimedOffset(record.offset, record.timestamp_ms)
+                        return found if record.offset < limit else None
+            except CorruptBatch:
+                # A client sent it so. Nobody can read its records, so none of them is the answer.
+                continue
         return None
 
     def _facts(self, segment: Segment) -> SegmentFacts:
@@ -593,7 +578,7 @@ class PartitionLog:
         try:
             yield
         except (OSError, CorruptBatch) as error:
-            self.abandon(f"it failed while it was cut ({error}); reopen it")
+            self._stop(f"it failed while it was cut ({error}); reopen it")
             raise StorageError(f"{self.partition}: {error}") from error
 
     def _lower_recovery_point(self, offset: int) -> None:
@@ -611,7 +596,7 @@ class PartitionLog:
         )
         self.segments.append(segment)
         self._bases.append(base_offset)
-        self._names_unsynced = True
+        self._flushes.names.note()
 
     def _undo_segment(self, base_offset: int) -> None:
         """Remove what a failed creation left, or stop: it would hide what is appended next."""
@@ -621,7 +606,7 @@ class PartitionLog:
             if self.storage.files.exists(path):
                 self.storage.files.remove(path)
         except OSError as error:
-            self.abandon(f"{path} can neither be used nor removed ({error}); reopen it")
+            self._stop(f"{path} can neither be used nor removed ({error}); reopen it")
 
     def _drop_last_segment(self) -> None:
         self.segments.pop().remove()
@@ -638,7 +623,8 @@ class PartitionLog:
         remove_snapshots(self.storage, self.folder, lambda at: at < first)
         self.epochs.truncate_start(max(self.log_start, first))
         self.recovery_point = max(self.recovery_point, first)
-        self._names_unsynced = self._epochs_unsynced = True
+        self._flushes.names.note()
+        self._flushes.epochs.note()
 
     def _save_epochs(self, *, durable: bool, must: bool = False) -> None:
         """Store the history; what is not durable yet is made so by the next flush.
@@ -646,8 +632,10 @@ class PartitionLog:
         Until then the batches above the recovery point tell the same, so a disk that is full does
         not stop an append here.
         """
-        self._epochs_unsynced = True
+        changes = self._flushes.epochs
+        changes.note()
         path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+        self.epochs.keep_newest(LEADER_EPOCHS.lines_max)
         data = encode(LEADER_EPOCHS, self.epochs.entries)
         try:
             write_atomically(self.storage.files, path, data, durable=durable)
@@ -656,7 +644,8 @@ class PartitionLog:
                 raise
             if must:
                 raise StorageError(f"{self.partition}: epochs cannot be stored: {error}") from error
-        self._epochs_unsynced = not durable
+        if durable:
+            changes.confirm(changes.count)
 
     def _save_derived(self, closed: Segment) -> None:
         """Save what only speeds up later openings; a full disk must not stop the log here."""
@@ -667,13 +656,13 @@ class PartitionLog:
             closed.remove_index_files()
 
 
-def _check_continues(before: BatchHeader, header: BatchHeader) -> None:
-    """Two batches of one producer in one append: the second must follow the first."""
-    if (
-        header.producer_epoch != before.producer_epoch
-        or header.base_sequence != (before.last_sequence + 1) % SEQUENCE_MODULUS
-    ):
-        raise OutOfOrderSequence(
-            f"producer {header.producer_id}: sequence {header.base_sequence} does not follow "
-            f"{before.last_sequence} in the same request"
-        )
+def _within_reach(headers: list[BatchHeader]) -> Iterator[list[BatchHeader]]:
+    """Batches in a row that one segment can hold: an index has no room for larger distances."""
+    part: list[BatchHeader] = []
+    for header in headers:
+        if part and header.last_offset - part[0].base_offset > RELATIVE_OFFSET_MAX:
+            yield part
+            part = []
+        part.append(header)
+    if part:
+        yield part

@@ -21,7 +21,6 @@ from typing import Final, TypeVar
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
     CorruptCheckpoint,
-    DamagedLog,
     FolderMismatch,
     InvariantViolation,
     StorageError,
@@ -154,15 +153,13 @@ class DataFolder:
         self.set_cleaned(partition, min(offset, self.cleaned.get(partition, Offset(0))))
         with self._mutex:
             if self.recovery_points.get(partition, 0) > offset:
-                self.recovery_points[partition] = Offset(offset)
-                self.store(RECOVERY_POINTS, self.recovery_points)
+                self._store_recovery_point(partition, offset)
 
     def raise_recovery_point(self, partition: TopicPartition, offset: int) -> None:
         """Store that recovery made a segment durable: the next one need not scan it again."""
         with self._mutex:
             if self.recovery_points.get(partition, 0) < offset:
-                self.recovery_points[partition] = Offset(offset)
-                self.store(RECOVERY_POINTS, self.recovery_points)
+                self._store_recovery_point(partition, offset)
 
     def set_log_start(self, partition: TopicPartition, offset: int) -> None:
         with self._mutex:
@@ -175,20 +172,23 @@ class DataFolder:
     def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
         with self._mutex:
             if self.cleaned.get(partition, 0) != offset:
-                self.cleaned[partition] = Offset(offset)
-                self.store(CLEANED, self.cleaned)
+                cleaned = {**self.cleaned, partition: Offset(offset)}
+                self.store(CLEANED, cleaned)
+                self.cleaned = cleaned
 
     def checkpoint(self) -> None:
         """Store how far the logs are durable and where they start."""
         with self._mutex:
-            for partition, log in self.logs.items():
-                self.recovery_points[partition] = Offset(log.recovery_point)
-                self.log_starts[partition] = Offset(log.log_start)
+            points = {each: Offset(log.recovery_point) for each, log in self.logs.items()}
+            starts = {each: Offset(log.log_start) for each, log in self.logs.items()}
+            points, starts = self.recovery_points | points, self.log_starts | starts
             # In this order: retention raises both, and what it removed may come back unsynced
             # after a power loss. The log start says that it does not count, the recovery point
             # alone would call it damage.
-            self.store(LOG_STARTS, self.log_starts)
-            self.store(RECOVERY_POINTS, self.recovery_points)
+            self.store(LOG_STARTS, starts)
+            self.log_starts = starts
+            self.store(RECOVERY_POINTS, points)
+            self.recovery_points = points
 
     def keep_only(self, partitions: list[TopicPartition]) -> None:
         """Drop what the checkpoints say of partitions that are gone; durable on return.
@@ -251,6 +251,12 @@ class DataFolder:
         self.release()
         if failures:
             raise StorageError(f"{self.path} was not closed cleanly: " + "; ".join(failures))
+
+    def _store_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        # Stored first: what is lower in memory than in the file would never be stored.
+        points = {**self.recovery_points, partition: Offset(offset)}
+        self.store(RECOVERY_POINTS, points)
+        self.recovery_points = points
 
     def release(self) -> None:
         if self._lock is not None:
@@ -459,6 +465,7 @@ class LogManager:
             self._files.rename(path, doomed)
         self._files.sync_folder(folder.path)
         self.storage.cache.forget_folder(path)
+        self.storage.failed_syncs.pop(path, None)
         folder.forget(partition)
         if self._files.exists(doomed):
             self._files.remove_folder(doomed)
@@ -496,8 +503,14 @@ class LogManager:
             if self._has_metadata(folder, partition):
                 report.opened.append(self._open_log(folder, partition, now_ms)[1])
                 return
-        except (DamagedLog, CorruptCheckpoint) as error:
+        except TailraceError as error:
             report.damaged[partition] = self.damaged[partition] = error
+            return
+        except (OSError, ValueError) as error:
+            # Whatever it is, it is the trouble of this partition: the others go on.
+            failure = StorageError(f"{partition} cannot be opened: {error}")
+            failure.__cause__ = error
+            report.damaged[partition] = self.damaged[partition] = failure
             return
         # Its creation was interrupted before anyone could know of it.
         self._files.remove_folder(f"{folder.path}/{partition}")
@@ -537,6 +550,7 @@ class LogManager:
         )
         self.logs[partition] = folder.logs[partition] = log
         self._folder_of[partition] = folder
+        self.damaged.pop(partition, None)
         return log, report
 
     def _load_all(self, kind: Kind[OffsetMap]) -> dict[TopicPartition, Offset]:

@@ -80,13 +80,20 @@ class ProducerStates:
         self._producers_max = producers_max
 
     def check(
-        self, *, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        record_count: int,
+        arriving: int = 0,
     ) -> Duplicate | None:
         """Decide on a batch that wants to be appended: None to append it, or where it is already.
 
         Raises ProducerFenced (an older epoch), UnknownProducer (nothing known, yet not the first
         batch), OutOfOrderSequence (a gap, or a duplicate too old to say where it is) or
-        LimitReached (a new producer and no room: `expire` and try again).
+        LimitReached (a new producer and no room: `expire` and try again; `arriving` new ones were
+        let in already and will be applied later).
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -95,7 +102,7 @@ class ProducerStates:
                     f"producer {producer_id} (epoch {producer_epoch}) sent sequence "
                     f"{base_sequence}, but the log has no state of it; only sequence 0 may start"
                 )
-            if len(self._producers) >= self._producers_max:
+            if len(self._producers) + arriving >= self._producers_max:
                 raise LimitReached(
                     f"producer {producer_id} is new and the partition already keeps the state "
                     f"of {self._producers_max} producers, its limit"

@@ -30,7 +30,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
-from tailrace.log.flushing import SYNC_FAILED_FILE, mark_failed_sync
+from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_failed_sync
 from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
 from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
@@ -72,7 +72,7 @@ def open_log(
     """Open the log in `folder`; see the module's description for what that promises."""
     opening = _Opening(storage, folder, partition, config, checkpoints, accept_loss, progress)
     opening.tidy()
-    limit = opening.trusted_limit(recovery_point)
+    limit = failed_sync_limit(storage, folder, recovery_point)
     if limit is not None:
         checkpoints.lower_recovery_point(limit)
         # Not the lower of the two: all below the limit was durable, even if that was not stored.
@@ -92,7 +92,8 @@ def open_log(
             opening.report.mended.append("the clean-shutdown marker does not fit: scanning")
             scan_from = min(recovery_point, segments[-1].base_offset)
         if accept_loss:
-            scan_from = segments[0].base_offset
+            # What is below the log start was given up: damage there costs nothing.
+            scan_from = max(log_start, segments[0].base_offset)
         recovery = _Recovery(recovery_point, scan_from, limit, log_start)
         epochs = opening.recover(segments, recovery)
     if log_start > segments[-1].next_offset:
@@ -115,7 +116,7 @@ def open_log(
     )
     if not opening.report.clean:
         log.flush()
-        opening.forget_failure()
+        forget_failed_sync(storage, folder)
     return log, opening.report
 
 
@@ -158,20 +159,8 @@ class _Opening:
         for swap in unfinished_swaps(files, self.folder):
             finish_swap(files, self.folder, swap)
             self.report.mended.append(f"finished the compaction of {swap.base} to {swap.end}")
-
-    def trusted_limit(self, recovery_point: int) -> int | None:
-        """The offset that a failed sync left behind: nothing from there on can be trusted."""
-        path = f"{self.folder}/{SYNC_FAILED_FILE}"
-        if not self.storage.files.exists(path):
-            return None
-        text = self.storage.files.read(path).decode("ascii", errors="replace")
-        return int(text) if text.isdecimal() else recovery_point
-
-    def forget_failure(self) -> None:
-        path = f"{self.folder}/{SYNC_FAILED_FILE}"
-        if self.storage.files.exists(path):
-            self.storage.files.remove(path)
-            self.storage.files.sync_folder(self.folder)
+        # A reader of the log that was open before may have brought back files that are gone now.
+        self.storage.cache.forget_folder(self.folder)
 
     def segments(self, log_start: int) -> list[Segment]:
         """The segments as the folder has them; each ends where the next begins."""
@@ -282,7 +271,7 @@ class _Opening:
         limit = recovery.limit
         self.report.scanned_bytes += size - position
         try:
-            for _, header in segment.scan(position, size):
+            for _, header in segment.scan(position, size, given_up=recovery.log_start):
                 if header.base_offset != segment.next_offset:
                     return f"offset {header.base_offset} does not continue {segment.next_offset}"
                 if header.leader_epoch < epochs.latest and header.base_offset >= recovery.scan_from:
@@ -342,6 +331,7 @@ class _Opening:
 
     def _save_epochs(self, epochs: EpochHistory) -> None:
         path = f"{self.folder}/{LEADER_EPOCHS.file_name}"
+        epochs.keep_newest(LEADER_EPOCHS.lines_max)
         data = encode(LEADER_EPOCHS, epochs.entries)
         write_atomically(self.storage.files, path, data, durable=True)
 

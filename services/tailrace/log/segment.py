@@ -12,14 +12,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.errors import BatchFault, CorruptBatch, CorruptCheckpoint
 from tailrace.log.checkpoints import write_atomically
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Buffer, Files
-from tailrace.log.index import NOT_COVERED, SegmentIndex
+from tailrace.log.index import NOT_COVERED, TIME_ENTRY_BYTES, SegmentIndex
 from tailrace.model import NO_TIMESTAMP_MS
 from tailrace.record.header import HEADER_BYTES, BatchHeader, read_header, verify
 
@@ -35,6 +35,8 @@ SCAN_CHUNK_BYTES: Final = 1024 * 1024
 # The index of an active segment is saved again when it has grown by this many entries, so that
 # recovery after a crash does not have to walk the whole segment.
 INDEX_SAVE_ENTRIES: Final = 65_536
+# By how many entries an index may exceed one for each of the smallest possible batches.
+INDEX_SLACK_ENTRIES: Final = 64
 
 
 class IndexCache:
@@ -84,6 +86,8 @@ class Storage:
     files: Files
     cache: FileCache
     indexes: IndexCache
+    # For the folders of logs with a failed sync, what was durable then; see `flushing`.
+    failed_syncs: dict[str, int] = field(default_factory=dict)
 
 
 class Slice(NamedTuple):
@@ -286,7 +290,12 @@ class Segment:
     def load_index(self) -> SegmentIndex | None:
         """The index as its files have it, or None when they are missing or damaged."""
         files = self._storage.files
+        # An index of this segment cannot be larger: whatever it is, it is not read.
+        entries_max = self.size // HEADER_BYTES + INDEX_SLACK_ENTRIES
         try:
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                if files.size(self._sibling(suffix)) > entries_max * TIME_ENTRY_BYTES:
+                    return None
             offset_data = files.read(self._sibling(INDEX_SUFFIX))
             time_data = files.read(self._sibling(TIME_INDEX_SUFFIX))
             index = SegmentIndex.decode(offset_data, time_data, segment_bytes=max(self.size, 1))
@@ -330,8 +339,13 @@ class Segment:
                 is_large = header.length >= WALK_CHUNK_BYTES
                 chunk_bytes = HEADER_BYTES if is_large else WALK_CHUNK_BYTES
 
-    def scan(self, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of every batch from `position` up to `size`, checksums verified."""
+    def scan(
+        self, position: int, size: int, *, given_up: int = 0
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from `position` up to `size`, checksums verified.
+
+        Of batches that lie wholly below `given_up` only the headers have to be good.
+        """
         last_bytes = SCAN_CHUNK_BYTES
         with self._storage.cache.use(self.path) as file:
             while position < size:
@@ -343,14 +357,16 @@ class Segment:
                     header = read_header(chunk, at)
                     if header.length > len(chunk) - at:
                         break
-                    verify(chunk, at, header)
+                    if header.next_offset > given_up:
+                        verify(chunk, at, header)
                     yield position + at, header
                     last_bytes = header.length
                     at += last_bytes
                 if at == 0:
                     # The batch is larger than a chunk, or cut short, which `verify` finds.
                     header = read_header(chunk, 0, available=size - position)
-                    verify(file.read_at(position, header.length), 0, header)
+                    if header.next_offset > given_up or header.length > size - position:
+                        verify(file.read_at(position, header.length), 0, header)
                     yield position, header
                     last_bytes = at = header.length
                 position += at

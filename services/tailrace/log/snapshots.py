@@ -6,7 +6,9 @@ derived data with a checksum: a missing or damaged one means more reading, never
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tailrace.errors import CorruptCheckpoint
 from tailrace.log.checkpoints import write_atomically
@@ -14,6 +16,8 @@ from tailrace.log.producers import SNAPSHOT_BYTES_MAX, Duplicate, ProducerStates
 from tailrace.log.segment import SNAPSHOT_SUFFIX, Segment, Storage, segment_name
 from tailrace.model import NO_PRODUCER_ID
 from tailrace.record.header import BatchHeader
+
+_SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})\.snapshot")
 
 
 def load_producers(
@@ -23,7 +27,8 @@ def load_producers(
     log_end = segments[-1].next_offset
     offset, states = segments[0].base_offset, ProducerStates()
     for at in reversed(snapshot_offsets(storage, folder)):
-        if at > log_end:
+        if not offset <= at <= log_end:
+            # Below the first segment lies a gap that no replay can fill.
             continue
         path = f"{folder}/{segment_name(at, SNAPSHOT_SUFFIX)}"
         if storage.files.size(path) > SNAPSHOT_BYTES_MAX:
@@ -43,13 +48,19 @@ def load_producers(
     return states
 
 
-def check_producer(states: ProducerStates, header: BatchHeader) -> Duplicate | None:
-    """Ask whether a batch is new (None) or where it is already; raise when it must not be."""
+def check_producer(
+    states: ProducerStates, header: BatchHeader, *, arriving: int = 0
+) -> Duplicate | None:
+    """Ask whether a batch is new (None) or where it is already; raise when it must not be.
+
+    `arriving`: how many new producers the append has let in before this batch.
+    """
     return states.check(
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         record_count=header.record_count,
+        arriving=arriving,
     )
 
 
@@ -70,9 +81,9 @@ def note_producer(states: ProducerStates, header: BatchHeader, now_ms: int) -> N
 def snapshot_offsets(storage: Storage, folder: str) -> list[int]:
     """The offsets of the producer snapshots in a folder, lowest first."""
     return sorted(
-        int(name.removesuffix(SNAPSHOT_SUFFIX))
-        for name in storage.files.list(folder)
-        if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdigit()
+        int(match[1])
+        for match in map(_SNAPSHOT_NAME.fullmatch, storage.files.list(folder))
+        if match is not None
     )
 
 

@@ -79,3 +79,12 @@ def test_without_a_list_of_locks_nothing_is_known(
     lock = OsFiles().lock(f"{tmp_path}/{LOCK_FILE}")
     assert not is_in_use(str(tmp_path))
     lock.release()
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """Opening a pipe would wait for a writer for ever."""
+    pipe = tmp_path / "00000000000000000000.log"
+    os.mkfifo(pipe)
+    for call in (SourceFiles().open, SourceFiles().read):
+        with pytest.raises(OSError, match="not a regular file"):
+            call(str(pipe))

@@ -29,7 +29,8 @@ from tailrace.errors import (
     ProducerFenced,
     UnknownProducer,
 )
-from tailrace.log.log import BatchResult, PartitionLog, TimedOffset
+from tailrace.log.admission import BatchResult
+from tailrace.log.log import PartitionLog, TimedOffset
 from tailrace.log.producers import ProducerStates
 from tailrace.model import LeaderEpoch
 from tailrace.record.build import compacted_batch
@@ -319,7 +320,7 @@ def test_a_segment_is_closed_when_it_is_old(disk: SimFiles) -> None:
 
 
 def test_a_segment_is_closed_when_its_index_is_full(disk: SimFiles) -> None:
-    log = LogBench(disk, LogConfig(index_interval_bytes=0, segment_index_bytes=1024)).open()
+    log = LogBench(disk, LogConfig(index_interval_bytes=0, segment_index_bytes=512)).open()
     for value, _ in zip(numbered(), range(100), strict=False):
         append(log, batch(value))
     assert len(log.segments) > 1

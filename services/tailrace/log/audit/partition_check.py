@@ -6,6 +6,7 @@ rehearsed and asks what becomes of each symptom. Nothing is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -40,6 +41,8 @@ from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, SwapRange, swap_path
 from tailrace.model import TopicPartition
 
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_SWAP_NAME: Final = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.swap")
+_OFFSET_DIGITS_MAX: Final = 20
 _KNOWN_NAMES: Final = {LEADER_EPOCHS.file_name, PARTITION_METADATA.file_name, SYNC_FAILED_FILE}
 
 
@@ -224,7 +227,7 @@ class _PartitionCheck:
         data = self._read(path)
         if data is None:
             return
-        text = data.decode("ascii", "replace").strip()
+        text = data[:_OFFSET_DIGITS_MAX].decode("ascii", "replace").strip()
         what = f"a sync failed: from offset {text} on nothing can be trusted"
         offset = int(text) if text.isdecimal() else 0
         self._add(Kind.SYNC_FAILED, path, what, offset=offset)
@@ -365,10 +368,9 @@ def _exact_base(name: str, suffix: str) -> int | None:
 
 def _swaps(names: list[str]) -> Iterable[SwapRange]:
     for name in names:
-        first, _, rest = name.partition(".")
-        last, _, suffix = rest.partition(".")
-        if f".{suffix}" == SWAP_SUFFIX and first.isdigit() and last.isdigit():
-            yield SwapRange(int(first), int(last))
+        match = _SWAP_NAME.fullmatch(name)
+        if match is not None:
+            yield SwapRange(int(match[1]), int(match[2]))
 
 
 def _snapshot_problem(name: str, offset: int, states: ProducerStates, known_end: int) -> str | None:

@@ -1,8 +1,9 @@
 """Reading closed segments for a compaction: whole batches, verified, a chunk of the file at a time.
 
 Every byte that is handed out passed its checksum, and the offsets follow one another without a
-gap; anything else raises CorruptBatch. What is decoded refers to the bytes of its chunk, which
-live as long as it does. Nothing here knows what compaction does with it.
+gap; anything else raises CorruptBatch. Only what was given up, below the log start, need not be
+whole: it is handed out as it is, without columns. What is decoded refers to the bytes of its
+chunk, which live as long as it does. Nothing here knows what compaction does with it.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def read_chunks(
     chunk_bytes: int,
     decoded: range,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
+    given_up: int = 0,
 ) -> Iterator[Chunk]:
     """All batches of a segment in chunks of about this size, those in a range of offsets decoded.
 
@@ -66,11 +68,11 @@ def read_chunks(
     while position < source.size_bytes:
         left_bytes = source.size_bytes - position
         data = file.read_at(position, min(max(chunk_bytes, HEADER_BYTES), left_bytes))
-        chunk = _split(data, decoded, decoded_bytes_max)
+        chunk = _split(data, decoded, decoded_bytes_max, given_up)
         if not chunk and len(data) >= HEADER_BYTES:
             length = read_header(data).length
             data = file.read_at(position, min(length, left_bytes))
-            chunk = _split(data, decoded, decoded_bytes_max)
+            chunk = _split(data, decoded, decoded_bytes_max, given_up)
         if not chunk:
             raise CorruptBatch(BatchFault.CUT_SHORT, f"{source.path} at {position}")
         for batch in chunk:
@@ -106,7 +108,7 @@ def row_offsets(chunk: Chunk) -> Offsets:
     return np.concatenate(parts)
 
 
-def _split(data: bytes, decoded: range, room_bytes: int) -> Chunk:
+def _split(data: bytes, decoded: range, room_bytes: int, given_up: int) -> Chunk:
     """The whole batches in a buffer, as many as there is room for when they are decoded."""
     source, view = pa.py_buffer(data), memoryview(data)
     chunk: Chunk = []
@@ -118,13 +120,24 @@ def _split(data: bytes, decoded: range, room_bytes: int) -> Chunk:
         room_bytes -= header.body_bytes
         if end > size or (room_bytes < 0 and chunk):
             break
-        batch.verify()
+        is_whole = _is_whole(batch, given_up)
         columns, problem = None, ""
-        if header.next_offset > decoded.start and header.base_offset < decoded.stop:
+        if is_whole and header.next_offset > decoded.start and header.base_offset < decoded.stop:
             columns, problem = _columns(batch)
         chunk.append(ReadBatch(header, view[at:end], columns, problem))
         at = end
     return chunk
+
+
+def _is_whole(batch: BatchView, given_up: int) -> bool:
+    """Whether the checksum is right; if not, that is an error unless the batch was given up."""
+    try:
+        batch.verify()
+    except CorruptBatch:
+        if batch.header.next_offset > given_up:
+            raise
+        return False
+    return True
 
 
 def _columns(batch: BatchView) -> tuple[pa.RecordBatch | None, str]:

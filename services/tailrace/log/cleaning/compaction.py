@@ -136,6 +136,7 @@ def begin_compaction(
         partition=log.partition,
         generation=log.generation,
         recovery_point=log.recovery_point,
+        log_start=log.log_start,
         segments=segments,
         sources=tuple(_source(each) for each in segments),
         dirty_from=max(cleaned_to, segments[dirty.start].base_offset),
@@ -230,6 +231,7 @@ class CompactionWork:
     partition: TopicPartition
     generation: int
     recovery_point: int
+    log_start: int
     segments: tuple[Segment, ...]
     sources: tuple[SourceSegment, ...]
     dirty_from: int
@@ -353,7 +355,13 @@ class CompactionWork:
         offset = source.base_offset
         try:
             with self.storage.cache.use(source.path) as file:
-                chunks = read_chunks(file, source, chunk_bytes=chunk_bytes, decoded=decoded)
+                chunks = read_chunks(
+                    file,
+                    source,
+                    chunk_bytes=chunk_bytes,
+                    decoded=decoded,
+                    given_up=self.log_start,
+                )
                 for chunk in chunks:
                     if self._cancelled:
                         raise LogClosed(f"the compaction of {self.partition} was cancelled")

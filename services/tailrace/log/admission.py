@@ -1,0 +1,121 @@
+"""What a leader's log takes: the bytes of every batch are checked, then its producer's state.
+
+It changes neither the log nor the producers; it only says what an append would come to.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tailrace.config import LogConfig, TimestampType
+from tailrace.errors import (
+    BatchFault,
+    BatchTooLarge,
+    CorruptBatch,
+    LimitReached,
+    OutOfOrderSequence,
+    TailraceError,
+)
+from tailrace.log.producers import ProducerStates
+from tailrace.log.snapshots import check_producer
+from tailrace.model import NO_PRODUCER_ID
+from tailrace.record.header import (
+    PREFIX_BYTES,
+    SEQUENCE_MODULUS,
+    BatchHeader,
+    append_time,
+    read_header,
+    split,
+    verify,
+)
+
+
+class BatchResult(NamedTuple):
+    """What became of one batch of an append."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+    duplicate: bool = False
+    error: TailraceError | None = None
+
+
+def validated(
+    data: bytes, topic: str, config: LogConfig, *, now_ms: int, control_allowed: bool
+) -> list[tuple[BatchHeader, memoryview]]:
+    """Check the bytes of every batch; return each header with all that follows its prefix."""
+    view = memoryview(data)
+    batches: list[tuple[BatchHeader, memoryview]] = []
+    append_timestamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    for position, header in split(data):
+        verify(data, position, header)
+        if header.length > config.max_message_bytes:
+            raise BatchTooLarge(
+                f"a batch of {header.length} bytes exceeds max.message.bytes="
+                f"{config.max_message_bytes} of {topic}"
+            )
+        if header.is_compacted or header.delete_horizon_ms >= 0:
+            raise CorruptBatch(BatchFault.BAD_HEADER, "only the broker compacts batches")
+        if header.is_control and not control_allowed:
+            raise CorruptBatch(BatchFault.BAD_HEADER, "only the broker writes control batches")
+        end = position + header.length
+        if append_timestamps:
+            stamped = append_time(bytes(view[position:end]), now_ms)
+            batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
+        else:
+            batches.append((header, view[position + PREFIX_BYTES : end]))
+    if not batches:
+        raise CorruptBatch(BatchFault.CUT_SHORT, "no batch at all")
+    return batches
+
+
+class Admission:
+    """Asks of each batch of one append whether it is new, a duplicate or out of order."""
+
+    __slots__ = ("_arriving", "_expiration_ms", "_pending", "_producers")
+
+    def __init__(self, producers: ProducerStates, *, expiration_ms: int) -> None:
+        self._producers = producers
+        self._expiration_ms = expiration_ms
+        # The last batch of each producer that this append has let in so far.
+        self._pending: dict[int, BatchHeader] = {}
+        # How many of them the states do not know yet.
+        self._arriving = 0
+
+    def admit(self, header: BatchHeader, offset: int, now_ms: int) -> BatchResult:
+        """What the batch would come to at `offset`."""
+        fresh = BatchResult(offset, offset + header.last_offset_delta, header.max_timestamp_ms)
+        if header.producer_id == NO_PRODUCER_ID:
+            return fresh
+        before = self._pending.get(header.producer_id)
+        try:
+            if before is not None:
+                _check_continues(before, header)
+                duplicate = None
+            else:
+                try:
+                    duplicate = check_producer(self._producers, header, arriving=self._arriving)
+                except LimitReached:
+                    self._producers.expire(now_ms, self._expiration_ms)
+                    duplicate = check_producer(self._producers, header, arriving=self._arriving)
+        except TailraceError as error:
+            return BatchResult(-1, -1, -1, error=error)
+        if duplicate is None:
+            self._arriving += before is None and header.producer_id not in self._producers
+            self._pending[header.producer_id] = header
+            return fresh
+        return BatchResult(
+            duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, duplicate=True
+        )
+
+
+def _check_continues(before: BatchHeader, header: BatchHeader) -> None:
+    """Two batches of one producer in one append: the second must follow the first."""
+    if (
+        header.producer_epoch != before.producer_epoch
+        or header.base_sequence != (before.last_sequence + 1) % SEQUENCE_MODULUS
+    ):
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id}: sequence {header.base_sequence} does not follow "
+            f"{before.last_sequence} in the same request"
+        )
