@@ -368,8 +368,9 @@ class LogManager:
         if partition in self._folder_of:
             raise InvariantViolation(f"{partition} is there already")
         for each in self.folders:
-            if self._files.exists(f"{each.path}/{partition}"):
-                # A creation that failed half-way left it there.
+            path = f"{each.path}/{partition}"
+            if self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
+                # A creation or a removal that failed half-way left it there.
                 self._discard(each, partition)
         folder = min(self.folders, key=lambda each: len(each.logs))
         path = f"{folder.path}/{partition}"
