@@ -76,6 +76,8 @@ class OutOfOrderSequence(TailraceError):
     """A batch of an idempotent producer skips sequences: something before it is missing."""
 
     code = "OUT_OF_ORDER_SEQUENCE"
+    # The sequence that the log expected, where it is known: a resumed producer goes on there.
+    due_sequence: int = -1
 
 
 class ProducerFenced(TailraceError):
@@ -144,3 +146,199 @@ class InvalidConfig(TailraceError):
     """A setting has a value that it cannot have."""
 
     code = "INVALID_CONFIG"
+
+
+class NotLeader(TailraceError):
+    """This broker does not lead the partition (any more)."""
+
+    code = "NOT_LEADER"
+    retriable = True
+    refresh_metadata = True
+
+
+class UnknownTopic(TailraceError):
+    """There is no such topic or partition, as far as this broker knows."""
+
+    code = "UNKNOWN_TOPIC"
+    retriable = True
+    refresh_metadata = True
+
+
+class UnknownTopicId(TailraceError):
+    """The topic of this name is not the one that was meant: it was deleted and made anew."""
+
+    code = "UNKNOWN_TOPIC_ID"
+    refresh_metadata = True
+
+
+class NotEnoughReplicas(TailraceError):
+    """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was appended."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+    retriable = True
+
+
+class NotEnoughReplicasAfterAppend(TailraceError):
+    """Appended, but fewer replicas are in sync than `min.insync.replicas` asks for."""
+
+    code = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    retriable = True
+
+
+class RequestTimedOut(TailraceError):
+    """The replicas did not confirm in time; the outcome is not known."""
+
+    code = "REQUEST_TIMED_OUT"
+    retriable = True
+
+
+class FencedEpoch(TailraceError):
+    """The leader epoch is older than the one of this replica."""
+
+    code = "FENCED_EPOCH"
+    retriable = True
+    refresh_metadata = True
+
+
+class UnknownEpoch(TailraceError):
+    """The leader epoch is newer than the one that this broker knows."""
+
+    code = "UNKNOWN_EPOCH"
+    retriable = True
+    refresh_metadata = True
+
+
+class Diverged(TailraceError):
+    """The follower's log is not the leader's from some offset on: it must truncate."""
+
+    code = "DIVERGED"
+    retriable = True
+
+
+class Truncated(TailraceError):
+    """Records that were read are gone: the log was cut below the position."""
+
+    code = "TRUNCATED"
+    agreed_offset: int = -1
+
+
+class StaleController(TailraceError):
+    """The order comes from a controller that has been replaced."""
+
+    code = "STALE_CONTROLLER"
+    refresh_metadata = True
+
+
+class StaleBroker(TailraceError):
+    """The order or request is for a former life of the broker."""
+
+    code = "STALE_BROKER"
+    refresh_metadata = True
+
+
+class NotController(TailraceError):
+    """This controller is not the active one."""
+
+    code = "NOT_CONTROLLER"
+    retriable = True
+    refresh_metadata = True
+
+
+class TopicExists(TailraceError):
+    """A topic of this name exists already."""
+
+    code = "TOPIC_EXISTS"
+
+
+class InvalidTopic(TailraceError):
+    """The topic's name, number of partitions or replicas cannot be."""
+
+    code = "INVALID_TOPIC"
+
+
+class StoreUnavailable(TailraceError):
+    """The metadata store (etcd) does not answer."""
+
+    code = "STORE_UNAVAILABLE"
+    retriable = True
+
+
+class LeaseLost(TailraceError):
+    """The lease is gone; what was registered under it is too."""
+
+    code = "LEASE_LOST"
+
+
+class Overloaded(TailraceError):
+    """The server has as much in hand as it may; wait and try again."""
+
+    code = "OVERLOADED"
+    retriable = True
+
+
+class ShuttingDown(TailraceError):
+    """The server is going away; another one will take over."""
+
+    code = "SHUTTING_DOWN"
+    retriable = True
+    refresh_metadata = True
+
+
+class Unreachable(TailraceError):
+    """The other side cannot be reached, or the connection broke."""
+
+    code = "UNREACHABLE"
+    retriable = True
+    refresh_metadata = True
+
+
+class InvalidRequest(TailraceError):
+    """The request makes no sense as it is."""
+
+    code = "INVALID_REQUEST"
+
+
+class DeliveryTimedOut(TailraceError):
+    """The record was not acknowledged within `delivery.timeout.ms`."""
+
+    code = "DELIVERY_TIMED_OUT"
+
+
+class BufferFull(TailraceError):
+    """`buffer.memory` was full for longer than `max.block.ms`."""
+
+    code = "BUFFER_FULL"
+    retriable = True
+
+
+class ClientClosed(TailraceError):
+    """The client was closed, or belongs to the process before a fork."""
+
+    code = "CLIENT_CLOSED"
+
+
+class AddressInUse(TailraceError):
+    """Another process listens on the address already."""
+
+    code = "ADDRESS_IN_USE"
+
+
+class CorruptFrame(Unreachable):
+    """The other side of a replica link sent what cannot be a frame; the link is closed."""
+
+    code = "CORRUPT_FRAME"
+
+
+def error_for(code: str, message: str) -> TailraceError:
+    """The error that a code from the wire stands for, with the message that came along."""
+    kind = _BY_CODE.get(code, TailraceError)
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    return error
+
+
+def _all_kinds(kind: type[TailraceError]) -> list[type[TailraceError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in _all_kinds(child))]
+
+
+_BY_CODE: dict[str, type[TailraceError]] = {kind.code: kind for kind in _all_kinds(TailraceError)}
