@@ -1,0 +1,326 @@
+"""The cluster as the store has it: brokers, controller, topics, partition states.
+
+An image is immutable. It is built from a snapshot and moved on by watch batches; each step gives a
+new image that shares with the old one all that did not change (a step copies the dict of topics
+and that of a touched topic's partitions, no more). Taking the same change twice, or an older one
+after a newer one of the same key, changes nothing.
+
+Invariant: an image moved on from an old snapshot equals one built from a snapshot of that revision.
+A value that cannot be read is left out and named in `damaged`: one bad key must not stop the rest.
+It does not hold what may be large and is rarely read: histories and producer names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, assert_never
+
+from tailrace.errors import CorruptCheckpoint, InvariantViolation
+from tailrace.meta.keys import (
+    BrokerRegistration,
+    ClusterRecord,
+    ControllerRecord,
+    Kind,
+    PartitionState,
+    Place,
+    TopicDeletion,
+    TopicRecord,
+    decode,
+    decode_counter,
+    place_of,
+)
+from tailrace.meta.store import Change, Delete, Entry, Operation, Snapshot, WatchBatch
+from tailrace.model import BrokerId, TopicPartition
+
+
+class LiveController(NamedTuple):
+    """The controller; its writes are guarded by `create_revision` of its key."""
+
+    record: ControllerRecord
+    create_revision: int
+    revision: int
+
+
+class LiveBroker(NamedTuple):
+    """A registered broker; `epoch` is its key's create revision, `revision` the last change."""
+
+    registration: BrokerRegistration
+    epoch: int
+    revision: int
+
+
+class StoredTopic(NamedTuple):
+    record: TopicRecord
+    revision: int
+
+
+class StoredState(NamedTuple):
+    """A partition's state; `revision` guards the next change of it."""
+
+    state: PartitionState
+    revision: int
+
+
+class StoredDeletion(NamedTuple):
+    record: TopicDeletion
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """All facts up to `revision` (and perhaps some later ones, see `learn`)."""
+
+    revision: int = 0
+    cluster_id: str = ""
+    controller: LiveController | None = None
+    controller_epoch: int = 0
+    brokers: Mapping[BrokerId, LiveBroker] = field(default_factory=dict)
+    topics: Mapping[str, StoredTopic] = field(default_factory=dict)
+    states: Mapping[str, Mapping[int, StoredState]] = field(default_factory=dict)
+    deletions: Mapping[str, StoredDeletion] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    # Keys that were learned ahead of the watch, with their revisions: deleted ones too.
+    ahead: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot) -> ClusterImage:
+        """Build the image of a snapshot of all keys."""
+        draft = _Draft(cls())
+        for entry in snapshot.entries:
+            draft.put(entry)
+        return draft.finish(revision=snapshot.revision)
+
+    def advance(self, batch: WatchBatch) -> ClusterImage:
+        """Take a watch's next batch. One that was compacted cannot be taken: resync instead."""
+        if batch.compacted:
+            raise InvariantViolation("changes were missed: the image must be built anew")
+        draft = _Draft(self)
+        for change in batch.changes:
+            if change.revision >= self.revision:
+                draft.take(change)
+        return draft.finish(revision=max(self.revision, batch.revision))
+
+    def apply(self, change: Change) -> ClusterImage:
+        """Take one change of a watch."""
+        return self.advance(WatchBatch(change.revision, (change,)))
+
+    def learn(self, operations: Iterable[Operation], *, revision: int) -> ClusterImage:
+        """Take a transaction of one's own, done at `revision`, before the watch brings it.
+
+        `self.revision` stays: what others changed in between is still to come, and whatever comes
+        for these keys from before `revision` is ignored.
+        """
+        if revision <= self.revision:
+            return self
+        draft = _Draft(self)
+        for operation in operations:
+            draft.take(_as_change(operation, revision, self))
+            draft.note_ahead(operation.key, revision)
+        return draft.finish(revision=self.revision)
+
+    def state(self, partition: TopicPartition) -> StoredState | None:
+        return self.states.get(partition.topic, {}).get(partition.partition)
+
+    def replicas(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """The replicas of a partition, the preferred leader first; none when it is not known."""
+        topic = self.topics.get(partition.topic)
+        return () if topic is None else topic.record.assignment.get(partition.partition, ())
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, tuple[BrokerId, ...]]]:
+        """All partitions of all topics with their replicas, in order."""
+        for name in sorted(self.topics):
+            assignment = self.topics[name].record.assignment
+            for partition in sorted(assignment):
+                yield TopicPartition(name, partition), assignment[partition]
+
+    def check_invariants(self) -> None:
+        """InvariantViolation when facts contradict each other in a way that no writer may cause."""
+        for broker_id, broker in self.brokers.items():
+            if not 0 < broker.epoch <= broker.revision or not self._is_known(broker.revision):
+                raise InvariantViolation(f"broker {broker_id} at {self.revision}: {broker}")
+        for name, states in self.states.items():
+            topic = self.topics.get(name)
+            assignment = None if topic is None else topic.record.assignment
+            for partition, stored in states.items():
+                problem = self._state_problem(stored)
+                if problem is None and assignment is not None:
+                    problem = _members_problem(stored.state, assignment.get(partition, ()))
+                if problem is not None:
+                    raise InvariantViolation(f"{name}-{partition}: {problem}: {stored}")
+
+    def _state_problem(self, stored: StoredState) -> str | None:
+        if not self._is_known(stored.revision):
+            return f"it is from after revision {self.revision}"
+        if stored.state.controller_epoch > self.controller_epoch:
+            return f"no controller has an epoch above {self.controller_epoch}"
+        return None
+
+    def _is_known(self, revision: int) -> bool:
+        return revision <= self.revision or revision in self.ahead.values()
+
+
+def _members_problem(state: PartitionState, replicas: tuple[BrokerId, ...]) -> str | None:
+    for member in state.isr + state.elr:
+        if member not in replicas:
+            return f"{member} in ISR or ELR is none of its replicas {replicas}"
+    return None
+
+
+def _as_change(operation: Operation, revision: int, image: ClusterImage) -> Change:
+    """Give the change that the watch will bring for an operation that was done."""
+    if isinstance(operation, Delete):
+        return Change(operation.key, None, revision)
+    created = revision
+    place = place_of(operation.key)
+    if place is not None and place.kind is Kind.BROKER:
+        broker = image.brokers.get(BrokerId(place.number))
+        created = revision if broker is None else broker.epoch
+    elif place is not None and place.kind is Kind.CONTROLLER and image.controller is not None:
+        created = image.controller.create_revision
+    entry = Entry(operation.key, operation.value, created, revision, operation.lease)
+    return Change(operation.key, entry, revision)
+
+
+class _Draft:
+    """An image in the making: copies a part of the old one before the first change to it."""
+
+    def __init__(self, old: ClusterImage) -> None:
+        self._old = old
+        self._cluster_id = old.cluster_id
+        self._controller = old.controller
+        self._controller_epoch = old.controller_epoch
+        self._brokers: dict[BrokerId, LiveBroker] | None = None
+        self._topics: dict[str, StoredTopic] | None = None
+        self._states: dict[str, Mapping[int, StoredState]] | None = None
+        # The topics whose partitions are ours to change.
+        self._own_states: dict[str, dict[int, StoredState]] = {}
+        self._deletions: dict[str, StoredDeletion] | None = None
+        self._damaged = old.damaged
+        self._ahead = old.ahead
+
+    def take(self, change: Change) -> None:
+        if self._ahead.get(change.key, 0) > change.revision:
+            return
+        if change.entry is None:
+            self._remove(change.key, place_of(change.key))
+        else:
+            self.put(change.entry)
+
+    def put(self, entry: Entry) -> None:
+        place = place_of(entry.key)
+        if place is None:
+            return
+        try:
+            self._store(place, entry)
+        except CorruptCheckpoint as error:
+            self._remove(entry.key, place)
+            self._damaged = {**self._damaged, entry.key: str(error)}
+        else:
+            self._repair(entry.key)
+
+    def note_ahead(self, key: str, revision: int) -> None:
+        self._ahead = {**self._ahead, key: max(revision, self._ahead.get(key, 0))}
+
+    def finish(self, *, revision: int) -> ClusterImage:
+        old = self._old
+        if self._ahead:
+            self._ahead = {key: at for key, at in self._ahead.items() if at > revision}
+        if self._own_states:
+            self._states = {**old.states, **self._own_states}
+            for topic, states in self._own_states.items():
+                if not states:
+                    del self._states[topic]
+        return replace(
+            old,
+            revision=revision,
+            cluster_id=self._cluster_id,
+            controller=self._controller,
+            controller_epoch=self._controller_epoch,
+            brokers=old.brokers if self._brokers is None else self._brokers,
+            topics=old.topics if self._topics is None else self._topics,
+            states=old.states if self._states is None else self._states,
+            deletions=old.deletions if self._deletions is None else self._deletions,
+            damaged=self._damaged,
+            ahead=self._ahead,
+        )
+
+    def _store(self, place: Place, entry: Entry) -> None:
+        key, value, revision = entry.key, entry.value, entry.mod_revision
+        match place.kind:
+            case Kind.STATE:
+                state = decode(PartitionState, value, key=key)
+                self._states_of(place.name)[place.number] = StoredState(state, revision)
+            case Kind.TOPIC:
+                record = decode(TopicRecord, value, key=key)
+                self._all_topics()[place.name] = StoredTopic(record, revision)
+            case Kind.BROKER:
+                registration = decode(BrokerRegistration, value, key=key)
+                if registration.broker_id != place.number:
+                    raise CorruptCheckpoint(f"{key}: it names broker {registration.broker_id}")
+                self._all_brokers()[registration.broker_id] = LiveBroker(
+                    registration, entry.create_revision, revision
+                )
+            case Kind.DELETION:
+                deletion = decode(TopicDeletion, value, key=key)
+                self._all_deletions()[place.name] = StoredDeletion(deletion, revision)
+            case Kind.CONTROLLER:
+                controller = decode(ControllerRecord, value, key=key)
+                self._controller = LiveController(controller, entry.create_revision, revision)
+            case Kind.CONTROLLER_EPOCH:
+                self._controller_epoch = decode_counter(value, key=key)
+            case Kind.CLUSTER:
+                self._cluster_id = decode(ClusterRecord, value, key=key).cluster_id
+            case Kind.HISTORY | Kind.NEXT_PRODUCER_ID | Kind.PRODUCER_NAME:
+                pass
+            case _:
+                assert_never(place.kind)
+
+    def _remove(self, key: str, place: Place | None) -> None:
+        if place is None:
+            return
+        self._repair(key)
+        match place.kind:
+            case Kind.STATE:
+                self._states_of(place.name).pop(place.number, None)
+            case Kind.TOPIC:
+                self._all_topics().pop(place.name, None)
+            case Kind.BROKER:
+                self._all_brokers().pop(BrokerId(place.number), None)
+            case Kind.DELETION:
+                self._all_deletions().pop(place.name, None)
+            case Kind.CONTROLLER:
+                self._controller = None
+            case Kind.CONTROLLER_EPOCH:
+                self._controller_epoch = 0
+            case Kind.CLUSTER:
+                self._cluster_id = ""
+            case Kind.HISTORY | Kind.NEXT_PRODUCER_ID | Kind.PRODUCER_NAME:
+                pass
+            case _:
+                assert_never(place.kind)
+
+    def _repair(self, key: str) -> None:
+        if key in self._damaged:
+            self._damaged = {each: why for each, why in self._damaged.items() if each != key}
+
+    def _states_of(self, topic: str) -> dict[int, StoredState]:
+        states = self._own_states.get(topic)
+        if states is None:
+            states = self._own_states[topic] = dict(self._old.states.get(topic, {}))
+        return states
+
+    def _all_brokers(self) -> dict[BrokerId, LiveBroker]:
+        if self._brokers is None:
+            self._brokers = dict(self._old.brokers)
+        return self._brokers
+
+    def _all_topics(self) -> dict[str, StoredTopic]:
+        if self._topics is None:
+            self._topics = dict(self._old.topics)
+        return self._topics
+
+    def _all_deletions(self) -> dict[str, StoredDeletion]:
+        if self._deletions is None:
+            self._deletions = dict(self._old.deletions)
+        return self._deletions

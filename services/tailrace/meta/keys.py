@@ -1,0 +1,547 @@
+"""The facts in the store: which key holds what, and how a value is written.
+
+Values are JSON objects with a "version"; counters are plain integers. A reader takes what it knows
+and leaves the rest, so that services of version n and n+1 share one store; what it needs and does
+not find, or finds with another type, is CorruptCheckpoint with the key's name. Invariant: a value
+that exists is one that could be stored and read again, and its parts do not contradict each other.
+
+This module is pure: it knows neither the store nor who may write what under which guards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, NoReturn, TypeVar, cast
+
+from tailrace.errors import CorruptCheckpoint, InvariantViolation
+from tailrace.model import (
+    BrokerId,
+    LeaderEpoch,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+    topic_name_problem,
+)
+
+ROOT: Final = "/"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+CLUSTER: Final = "/cluster"
+BROKERS: Final = "/brokers/ids/"
+TOPICS: Final = "/brokers/topics/"
+DELETIONS: Final = "/admin/delete_topics/"
+NEXT_PRODUCER_ID: Final = "/producers/next_id"
+PRODUCER_NAMES: Final = "/producers/names/"
+
+NO_BROKER: Final = BrokerId(-1)
+FORMAT_VERSION: Final = 1
+HISTORY_CHANGES_MAX: Final = 20
+
+
+class Kind(Enum):
+    """What a key is for."""
+
+    CONTROLLER = "controller"
+    CONTROLLER_EPOCH = "controller epoch"
+    CLUSTER = "cluster"
+    BROKER = "broker"
+    TOPIC = "topic"
+    STATE = "partition state"
+    HISTORY = "partition history"
+    DELETION = "topic deletion"
+    NEXT_PRODUCER_ID = "next producer id"
+    PRODUCER_NAME = "producer name"
+
+
+class Place(NamedTuple):
+    """A key, taken apart: `name` of a topic or producer, `number` of a partition or broker."""
+
+    kind: Kind
+    name: str = ""
+    number: int = -1
+
+
+def broker_key(broker_id: int) -> str:
+    return f"{BROKERS}{broker_id}"
+
+
+def topic_key(topic: str) -> str:
+    return f"{TOPICS}{topic}"
+
+
+def topic_prefix(topic: str) -> str:
+    """Where all that belongs to a topic's partitions is; the topic's own key is not below it."""
+    return f"{TOPICS}{topic}/"
+
+
+def state_key(partition: TopicPartition) -> str:
+    return f"{TOPICS}{partition.topic}/partitions/{partition.partition}/state"
+
+
+def history_key(partition: TopicPartition) -> str:
+    return f"{TOPICS}{partition.topic}/partitions/{partition.partition}/history"
+
+
+def deletion_key(topic: str) -> str:
+    return f"{DELETIONS}{topic}"
+
+
+def producer_name_key(name: str) -> str:
+    return f"{PRODUCER_NAMES}{name}"
+
+
+def place_of(key: str) -> Place | None:
+    """Say what a key is for, or None when it is not one of ours (or of a later version)."""
+    single = _SINGLE.get(key)
+    if single is not None:
+        return single
+    if key.startswith(TOPICS):
+        return _place_below_topics(key[len(TOPICS) :])
+    if key.startswith(BROKERS):
+        broker_id = _number(key[len(BROKERS) :])
+        return None if broker_id is None else Place(Kind.BROKER, number=broker_id)
+    if key.startswith(DELETIONS):
+        topic = key[len(DELETIONS) :]
+        return None if topic_name_problem(topic) else Place(Kind.DELETION, topic)
+    if key.startswith(PRODUCER_NAMES):
+        return Place(Kind.PRODUCER_NAME, key[len(PRODUCER_NAMES) :])
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRecord:
+    """Who is the controller, in which epoch, and where."""
+
+    controller_id: int
+    epoch: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRecord:
+    """The cluster's id, made once by the first controller."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """A live broker. Its epoch is not in here: it is the create revision of the key."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    link_host: str
+    link_port: int
+    incarnation: str
+    rack: str = ""
+    tail_may_be_lost: bool = False
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """A topic: its id, the replicas of each partition, settings that differ from the defaults."""
+
+    topic_id: TopicId
+    assignment: Mapping[int, tuple[BrokerId, ...]]
+    config: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if sorted(self.assignment) != list(range(len(self.assignment))):
+            raise InvariantViolation(f"partitions {sorted(self.assignment)} are not 0, 1, 2, …")
+        for partition, replicas in self.assignment.items():
+            if not replicas:
+                raise InvariantViolation(f"partition {partition} has no replicas")
+            _check_brokers(f"replicas of partition {partition}", replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """Who leads a partition and who holds all that is committed.
+
+    `elr`: replicas out of sync that still hold everything committed. `last_leader`: who led last,
+    also while nobody leads. Orders and metadata name a state by its key's mod revision.
+    """
+
+    controller_epoch: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...] = ()
+    last_leader: BrokerId = NO_BROKER
+
+    def __post_init__(self) -> None:
+        if self.leader_epoch < 0:
+            raise InvariantViolation(f"leader epoch {self.leader_epoch} is below 0")
+        if self.leader != NO_BROKER and self.leader not in self.isr:
+            raise InvariantViolation(f"leader {self.leader} is not in the ISR {self.isr}")
+        _check_brokers("ISR and ELR together", self.isr + self.elr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderChange:
+    """Why a partition's leader changed: what `explain` shows. Times are wall times."""
+
+    decided_ms: int
+    cause: str
+    noticed_ms: int
+    old_leader: BrokerId
+    new_leader: BrokerId
+    leader_epoch: LeaderEpoch
+    old_isr: tuple[BrokerId, ...]
+    new_isr: tuple[BrokerId, ...]
+    candidates: tuple[str, ...]
+    controller_id: int
+    controller_epoch: int
+    loss: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHistory:
+    """The last leader changes of a partition, newest first."""
+
+    changes: tuple[LeaderChange, ...] = ()
+
+    def with_change(self, change: LeaderChange) -> PartitionHistory:
+        """Add the newest change; the oldest goes when there are too many."""
+        return PartitionHistory((change, *self.changes[: HISTORY_CHANGES_MAX - 1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeletion:
+    """The topic of this id is being deleted."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerName:
+    """The id and newest epoch of a named producer."""
+
+    producer_id: ProducerId
+    epoch: int
+
+
+Value = (
+    ControllerRecord
+    | ClusterRecord
+    | BrokerRegistration
+    | TopicRecord
+    | PartitionState
+    | PartitionHistory
+    | TopicDeletion
+    | ProducerName
+)
+V = TypeVar("V", bound=Value)
+
+
+def encode(value: Value) -> bytes:
+    """Return the bytes to store: the same value always gives the same bytes."""
+    fields = {"version": FORMAT_VERSION, **_WRITERS[type(value)](value)}
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def decode(kind: type[V], data: bytes, *, key: str = "") -> V:
+    """Return the value of this kind; CorruptCheckpoint, which names the key, if it is none."""
+    where = key or kind.__name__
+    fields = _Fields(where, _parse_json(data, where))
+    fields.version()
+    try:
+        return cast("V", _READERS[kind](fields))
+    except InvariantViolation as error:
+        raise CorruptCheckpoint(f"{where}: {error}") from error
+
+
+def encode_counter(value: int) -> bytes:
+    """Return the bytes of `/controller_epoch` and `/producers/next_id`."""
+    return b"%d" % value
+
+
+def decode_counter(data: bytes, *, key: str = "") -> int:
+    """Return the integer that a counter's key holds."""
+    where = key or "counter"
+    return _integer(where, "value", _parse_json(data, where))
+
+
+# ------------------------------------------------------------------------------------ keys apart
+
+_SINGLE: Final = {
+    CONTROLLER: Place(Kind.CONTROLLER),
+    CONTROLLER_EPOCH: Place(Kind.CONTROLLER_EPOCH),
+    CLUSTER: Place(Kind.CLUSTER),
+    NEXT_PRODUCER_ID: Place(Kind.NEXT_PRODUCER_ID),
+}
+_BELOW_PARTITION: Final = {"state": Kind.STATE, "history": Kind.HISTORY}
+
+
+def _place_below_topics(rest: str) -> Place | None:
+    topic, *below = rest.split("/")
+    if topic_name_problem(topic):
+        return None
+    if not below:
+        return Place(Kind.TOPIC, topic)
+    if len(below) != 3 or below[0] != "partitions":
+        return None
+    partition = _number(below[1])
+    kind = _BELOW_PARTITION.get(below[2])
+    if partition is None or kind is None:
+        return None
+    return Place(kind, topic, partition)
+
+
+def _number(text: str) -> int | None:
+    """Read a number as `str` writes it: each key has one place, and each place one key."""
+    if not (text.isascii() and text.isdigit()) or (text[0] == "0" and text != "0"):
+        return None
+    return int(text) if len(text) <= _NUMBER_DIGITS_MAX else None
+
+
+_NUMBER_DIGITS_MAX: Final = 9
+
+
+# --------------------------------------------------------------------------------- JSON, checked
+
+
+class _Fields:
+    """The fields of one JSON object, each read with the type that it must have."""
+
+    __slots__ = ("_fields", "_where")
+
+    def __init__(self, where: str, raw: object) -> None:
+        if not isinstance(raw, dict):
+            _corrupt(where, f"a JSON object was expected, not {_shown(raw)}")
+        self._where = where
+        self._fields = cast("dict[str, object]", raw)
+
+    def version(self) -> None:
+        """Any version will do: a later one only adds fields."""
+        if self.integer("version") < FORMAT_VERSION:
+            _corrupt(self._where, f"there is no format version {self._fields['version']}")
+
+    def integer(self, name: str) -> int:
+        return _integer(self._where, name, self._get(name))
+
+    def broker(self, name: str) -> BrokerId:
+        return BrokerId(self.integer(name))
+
+    def text(self, name: str) -> str:
+        return _text(self._where, name, self._get(name))
+
+    def flag(self, name: str) -> bool:
+        found = self._get(name)
+        if not isinstance(found, bool):
+            _corrupt(self._where, f"{name!r} is {_shown(found)}, not true or false")
+        return found
+
+    def brokers(self, name: str) -> tuple[BrokerId, ...]:
+        return _brokers(self._where, name, self._get(name))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = self._list(name)
+        return tuple(_text(self._where, name, each) for each in found)
+
+    def objects(self, name: str) -> tuple[_Fields, ...]:
+        return tuple(_Fields(f"{self._where}: {name}", each) for each in self._list(name))
+
+    def settings(self, name: str) -> dict[str, str]:
+        found = self._object(name)
+        return {setting: _text(self._where, setting, text) for setting, text in found.items()}
+
+    def assignment(self, name: str) -> dict[int, tuple[BrokerId, ...]]:
+        assignment = {}
+        for text, replicas in self._object(name).items():
+            partition = _number(text)
+            if partition is None:
+                _corrupt(self._where, f"{_shown(text)} in {name!r} is not a partition")
+            assignment[partition] = _brokers(self._where, name, replicas)
+        return dict(sorted(assignment.items()))
+
+    def _get(self, name: str) -> object:
+        try:
+            return self._fields[name]
+        except KeyError:
+            _corrupt(self._where, f"{name!r} is missing")
+
+    def _list(self, name: str) -> list[object]:
+        found = self._get(name)
+        if not isinstance(found, list):
+            _corrupt(self._where, f"{name!r} is {_shown(found)}, not a list")
+        return found
+
+    def _object(self, name: str) -> dict[str, object]:
+        found = self._get(name)
+        if not isinstance(found, dict):
+            _corrupt(self._where, f"{name!r} is {_shown(found)}, not an object")
+        return found
+
+
+_SHOWN_CHARACTERS_MAX: Final = 60
+
+
+def _parse_json(data: bytes, where: str) -> object:
+    try:
+        found: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpoint(f"{where}: this is not JSON: {error}") from error
+    return found
+
+
+def _integer(where: str, name: str, found: object) -> int:
+    # For Python, true is an integer too; for us it is not.
+    if type(found) is not int:
+        _corrupt(where, f"{name!r} is {_shown(found)}, not an integer")
+    return found
+
+
+def _text(where: str, name: str, found: object) -> str:
+    if not isinstance(found, str):
+        _corrupt(where, f"{name!r} is {_shown(found)}, not text")
+    return found
+
+
+def _brokers(where: str, name: str, found: object) -> tuple[BrokerId, ...]:
+    if not isinstance(found, list):
+        _corrupt(where, f"{name!r} is {_shown(found)}, not a list of brokers")
+    return tuple(BrokerId(_integer(where, name, each)) for each in found)
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
+
+
+def _corrupt(where: str, problem: str) -> NoReturn:
+    raise CorruptCheckpoint(f"{where}: {problem}")
+
+
+def _check_brokers(what: str, brokers: tuple[BrokerId, ...]) -> None:
+    if brokers and min(brokers) < 0:
+        raise InvariantViolation(f"{what} {brokers}: a broker's id is not below 0")
+    if len(set(brokers)) != len(brokers):
+        raise InvariantViolation(f"{what} {brokers}: a broker is named twice")
+
+
+# ------------------------------------------------------------------------------ kinds of values
+
+
+def _write_plain(value: Value) -> dict[str, object]:
+    """Write a dataclass of numbers, texts, flags and tuples of those, in the order of fields."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _write_topic(value: Value) -> dict[str, object]:
+    topic = cast("TopicRecord", value)
+    return {
+        "topic_id": topic.topic_id,
+        "assignment": {str(each): topic.assignment[each] for each in sorted(topic.assignment)},
+        "config": dict(sorted(topic.config.items())),
+    }
+
+
+def _write_history(value: Value) -> dict[str, object]:
+    changes = cast("PartitionHistory", value).changes
+    return {"changes": [_write_plain(cast("Value", change)) for change in changes]}
+
+
+def _read_controller(fields: _Fields) -> ControllerRecord:
+    return ControllerRecord(
+        controller_id=fields.integer("controller_id"),
+        epoch=fields.integer("epoch"),
+        host=fields.text("host"),
+        port=fields.integer("port"),
+    )
+
+
+def _read_cluster(fields: _Fields) -> ClusterRecord:
+    return ClusterRecord(cluster_id=fields.text("cluster_id"))
+
+
+def _read_broker(fields: _Fields) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=fields.broker("broker_id"),
+        host=fields.text("host"),
+        port=fields.integer("port"),
+        link_host=fields.text("link_host"),
+        link_port=fields.integer("link_port"),
+        incarnation=fields.text("incarnation"),
+        rack=fields.text("rack"),
+        tail_may_be_lost=fields.flag("tail_may_be_lost"),
+        draining=fields.flag("draining"),
+    )
+
+
+def _read_topic(fields: _Fields) -> TopicRecord:
+    return TopicRecord(
+        topic_id=TopicId(fields.text("topic_id")),
+        assignment=fields.assignment("assignment"),
+        config=fields.settings("config"),
+    )
+
+
+def _read_state(fields: _Fields) -> PartitionState:
+    return PartitionState(
+        controller_epoch=fields.integer("controller_epoch"),
+        leader=fields.broker("leader"),
+        leader_epoch=LeaderEpoch(fields.integer("leader_epoch")),
+        isr=fields.brokers("isr"),
+        elr=fields.brokers("elr"),
+        last_leader=fields.broker("last_leader"),
+    )
+
+
+def _read_change(fields: _Fields) -> LeaderChange:
+    return LeaderChange(
+        decided_ms=fields.integer("decided_ms"),
+        cause=fields.text("cause"),
+        noticed_ms=fields.integer("noticed_ms"),
+        old_leader=fields.broker("old_leader"),
+        new_leader=fields.broker("new_leader"),
+        leader_epoch=LeaderEpoch(fields.integer("leader_epoch")),
+        old_isr=fields.brokers("old_isr"),
+        new_isr=fields.brokers("new_isr"),
+        candidates=fields.texts("candidates"),
+        controller_id=fields.integer("controller_id"),
+        controller_epoch=fields.integer("controller_epoch"),
+        loss=fields.text("loss"),
+    )
+
+
+def _read_history(fields: _Fields) -> PartitionHistory:
+    return PartitionHistory(tuple(_read_change(change) for change in fields.objects("changes")))
+
+
+def _read_deletion(fields: _Fields) -> TopicDeletion:
+    return TopicDeletion(topic_id=TopicId(fields.text("topic_id")))
+
+
+def _read_producer(fields: _Fields) -> ProducerName:
+    return ProducerName(
+        producer_id=ProducerId(fields.integer("producer_id")), epoch=fields.integer("epoch")
+    )
+
+
+_WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
+    ControllerRecord: _write_plain,
+    ClusterRecord: _write_plain,
+    BrokerRegistration: _write_plain,
+    TopicRecord: _write_topic,
+    PartitionState: _write_plain,
+    PartitionHistory: _write_history,
+    TopicDeletion: _write_plain,
+    ProducerName: _write_plain,
+}
+_READERS: Final[dict[type, Callable[[_Fields], Value]]] = {
+    ControllerRecord: _read_controller,
+    ClusterRecord: _read_cluster,
+    BrokerRegistration: _read_broker,
+    TopicRecord: _read_topic,
+    PartitionState: _read_state,
+    PartitionHistory: _read_history,
+    TopicDeletion: _read_deletion,
+    ProducerName: _read_producer,
+}
