@@ -1,0 +1,123 @@
+"""The process of a service: its event loop, its signals, its log lines, its exit code.
+
+It knows nothing of what the service does: `run` is given a coroutine that is told when to stop. The
+first SIGTERM or SIGINT asks for an orderly end, the second one ends the process at once. A service
+that cannot go on raises ServiceFailed and leaves with EXIT_BROKEN, without any tidying up: what it
+believes is no longer to be trusted, and a clean end must not be pretended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO, TypeAlias
+
+from tailrace.clock import Clock
+from tailrace.errors import TailraceError
+
+EXIT_BROKEN: Final = 70
+"""The exit code of a service that could not go on (EX_SOFTWARE): start it again, and look why."""
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNAL_EXIT: Final = 128
+
+Main: TypeAlias = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""A service: it runs until it has ended by itself, or in order once the event is set."""
+
+
+class ServiceFailed(TailraceError):
+    """A service cannot go on; its process leaves with EXIT_BROKEN."""
+
+
+class LogLines:
+    """What a service says, a line each, to a stream: for people on a terminal, else JSON."""
+
+    def __init__(self, who: str, stream: TextIO, clock: Clock, *, as_json: bool) -> None:
+        self._who = who
+        self._stream = stream
+        self._clock = clock
+        self._as_json = as_json
+
+    def __call__(self, text: str) -> None:
+        self.write("info", text)
+
+    def write(self, level: str, text: str) -> None:
+        # A log that nobody reads any more is no reason to end.
+        with suppress(OSError, ValueError):
+            self._stream.write(self._line(level, text) + "\n")
+            self._stream.flush()
+
+    def capture(self) -> None:
+        """Let what libraries log from warnings on come out in the same way."""
+        logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
+
+    def _line(self, level: str, text: str) -> str:
+        now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        if self._as_json:
+            time = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            line = {"time": time, "level": level, "who": self._who, "text": text}
+            return json.dumps(line, ensure_ascii=False)
+        mark = "" if level == "info" else f"{level}: "
+        local = now.astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
+        return f"{local} {self._who}: {mark}{text}"
+
+
+class _Handler(logging.Handler):
+    def __init__(self, lines: LogLines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        self._lines.write(record.levelname.lower(), text)
+
+
+def run(main: Main, say: Callable[[str], None]) -> None:
+    """Run a service on a loop of its own; does not return when the service failed."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            runner.run(_with_signals(main, say))
+        except ServiceFailed as error:
+            say(f"stopping at once: {error}")
+            # Threads may be in the middle of things that would make the end look like a clean one.
+            _leave(EXIT_BROKEN)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster loop where it is installed, for `asyncio.Runner`."""
+    try:
+        import uvloop  # noqa: PLC0415 - it is an extra.
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _with_signals(main: Main, say: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        if stop.is_set():
+            say(f"{number.name} again: leaving at once")
+            _leave(_SIGNAL_EXIT + number)
+        say(f"{number.name}: stopping in order; once more leaves at once")
+        stop.set()
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, signalled, number)
+    await main(stop)
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

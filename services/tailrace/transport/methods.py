@@ -1,0 +1,134 @@
+"""Every RPC of the protocol, as a `Method` with its codecs.
+
+The names are those of `proto/tailrace/v1`; a test compares both. Nothing else is known here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from tailrace.transport.rpc import Kind, Method
+from tailrace.v1 import broker_pb2 as broker
+from tailrace.v1 import control_pb2 as control
+from tailrace.v1 import controller_pb2 as controller
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+def _method(name: str, kind: Kind, request: type[Q], response: type[R]) -> Method[Q, R]:
+    return Method(
+        name=f"/tailrace.v1.{name}",
+        kind=kind,
+        encode_request=request.SerializeToString,
+        decode_request=request.FromString,
+        encode_response=response.SerializeToString,
+        decode_response=response.FromString,
+    )
+
+
+BROKER_PRODUCE: Final = _method(
+    "BrokerService/Produce",
+    Kind.BIDI_STREAM,
+    broker.ProduceRequest,
+    broker.ProduceResponse,
+)
+BROKER_FETCH: Final = _method(
+    "BrokerService/Fetch",
+    Kind.BIDI_STREAM,
+    broker.FetchRequest,
+    broker.FetchResponse,
+)
+BROKER_LIST_OFFSETS: Final = _method(
+    "BrokerService/ListOffsets",
+    Kind.UNARY,
+    broker.ListOffsetsRequest,
+    broker.ListOffsetsResponse,
+)
+BROKER_WATCH_METADATA: Final = _method(
+    "BrokerService/WatchMetadata",
+    Kind.SERVER_STREAM,
+    broker.WatchMetadataRequest,
+    broker.WatchMetadataResponse,
+)
+
+CONTROL_HEALTH: Final = _method(
+    "BrokerControlService/Health",
+    Kind.SERVER_STREAM,
+    control.HealthRequest,
+    control.HealthResponse,
+)
+CONTROL_LEADER_AND_ISR: Final = _method(
+    "BrokerControlService/LeaderAndIsr",
+    Kind.UNARY,
+    control.LeaderAndIsrRequest,
+    control.LeaderAndIsrResponse,
+)
+CONTROL_STOP_REPLICA: Final = _method(
+    "BrokerControlService/StopReplica",
+    Kind.UNARY,
+    control.StopReplicaRequest,
+    control.StopReplicaResponse,
+)
+CONTROL_UPDATE_METADATA: Final = _method(
+    "BrokerControlService/UpdateMetadata",
+    Kind.UNARY,
+    control.UpdateMetadataRequest,
+    control.UpdateMetadataResponse,
+)
+
+CONTROLLER_CREATE_TOPIC: Final = _method(
+    "ControllerService/CreateTopic",
+    Kind.UNARY,
+    controller.CreateTopicRequest,
+    controller.CreateTopicResponse,
+)
+CONTROLLER_DELETE_TOPIC: Final = _method(
+    "ControllerService/DeleteTopic",
+    Kind.UNARY,
+    controller.DeleteTopicRequest,
+    controller.DeleteTopicResponse,
+)
+CONTROLLER_INIT_PRODUCER: Final = _method(
+    "ControllerService/InitProducer",
+    Kind.UNARY,
+    controller.InitProducerRequest,
+    controller.InitProducerResponse,
+)
+CONTROLLER_CONTROLLED_SHUTDOWN: Final = _method(
+    "ControllerService/ControlledShutdown",
+    Kind.UNARY,
+    controller.ControlledShutdownRequest,
+    controller.ControlledShutdownResponse,
+)
+CONTROLLER_FENCE_BROKER: Final = _method(
+    "ControllerService/FenceBroker",
+    Kind.UNARY,
+    controller.FenceBrokerRequest,
+    controller.FenceBrokerResponse,
+)
+CONTROLLER_EXPLAIN: Final = _method(
+    "ControllerService/Explain",
+    Kind.UNARY,
+    controller.ExplainRequest,
+    controller.ExplainResponse,
+)
+
+ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
+    BROKER_PRODUCE,
+    BROKER_FETCH,
+    BROKER_LIST_OFFSETS,
+    BROKER_WATCH_METADATA,
+    CONTROL_HEALTH,
+    CONTROL_LEADER_AND_ISR,
+    CONTROL_STOP_REPLICA,
+    CONTROL_UPDATE_METADATA,
+    CONTROLLER_CREATE_TOPIC,
+    CONTROLLER_DELETE_TOPIC,
+    CONTROLLER_INIT_PRODUCER,
+    CONTROLLER_CONTROLLED_SHUTDOWN,
+    CONTROLLER_FENCE_BROKER,
+    CONTROLLER_EXPLAIN,
+)

@@ -1,0 +1,67 @@
+"""gRPC and sockets: the contract of the transport, and what only real ones can show."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simulation.transport_contract import ALL_SCENARIOS, Scenario
+from tailrace.log.file_cache import FileCache
+from tailrace.log.files import Files, OsFiles
+from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.links import SocketLinks
+from tailrace.transport.rpc import Links, Network
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class RealWorld:
+    client: Network
+    server: Network
+    client_links: Links
+    server_links: Links
+    server_files: Files
+    server_folder: str
+    free_address: str = "127.0.0.1:0"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[RealWorld]:
+    files = OsFiles()
+    caches = [FileCache(files, open_files_max=2) for _ in range(2)]
+    client, server = GrpcNetwork(), GrpcNetwork()
+    yield RealWorld(
+        client,
+        server,
+        SocketLinks(caches[0]),
+        SocketLinks(caches[1]),
+        files,
+        str(tmp_path / "server"),
+    )
+    await client.close()
+    await server.close()
+    for cache in caches:
+        cache.close()
+        assert cache.counters().open_files == 0
+
+
+@pytest.mark.parametrize("scenario", ALL_SCENARIOS, ids=lambda each: each.__name__)
+async def test_contract(
+    scenario: Scenario, world: RealWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await scenario(world)
+        await asyncio.sleep(0.05)
+        gc.collect()
+    expected = "what_a_handler_raises" in scenario.__name__
+    noise = [r for r in caplog.records if not (expected and r.name.startswith("tailrace."))]
+    assert [f"{r.name}: {r.getMessage()}" for r in noise] == []
+    others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+    assert [t.get_name() for t in others if "tailrace" in repr(t)] == []

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.clock import ManualClock
+from tailrace.process import EXIT_BROKEN, LogLines, loop_factory
+
+NOON_MS = 1_794_830_400_123
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def _lines(*, as_json: bool) -> tuple[LogLines, io.StringIO]:
+    out = io.StringIO()
+    return LogLines("broker-1", out, ManualClock(wall_ms=NOON_MS), as_json=as_json), out
+
+
+def test_lines_for_programs_are_json() -> None:
+    say, out = _lines(as_json=True)
+    say('a "quoted" line\nof two')
+    assert json.loads(out.getvalue()) == {
+        "time": "2026-11-16T12:00:00.123Z",
+        "level": "info",
+        "who": "broker-1",
+        "text": 'a "quoted" line\nof two',
+    }
+    assert out.getvalue().count("\n") == 1
+
+
+def test_lines_for_people_are_short() -> None:
+    say, out = _lines(as_json=False)
+    say("registered")
+    say.write("warning", "odd")
+    first, second = out.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.123 broker-1: registered", first)
+    assert second.endswith(" broker-1: warning: odd")
+
+
+def test_a_log_that_nobody_reads_is_no_reason_to_end() -> None:
+    say, out = _lines(as_json=True)
+    out.close()
+    say("into the void")
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_what_libraries_log_comes_out_the_same_way() -> None:
+    say, out = _lines(as_json=True)
+    say.capture()
+    logging.getLogger("some.library").warning("careful with %s", "this")
+    logging.getLogger("some.library").info("never mind")
+    try:
+        int("deep inside")
+    except ValueError:
+        logging.getLogger("some.library").exception("it broke")
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["level"], first["text"]) == ("warning", "careful with this")
+    assert "ValueError: invalid literal" in second["text"]
+
+
+def test_the_loop_is_uvloop_where_it_is_installed() -> None:
+    pytest.importorskip("uvloop")
+    assert loop_factory() is not None
+
+
+def _service(body: str) -> subprocess.Popen[str]:
+    code = f"""
+        import asyncio, sys
+        from tailrace.process import ServiceFailed, run
+        def say(text): print(text, flush=True)
+        async def main(stop):
+            say("up")
+            {body}
+        run(main, say)
+        say("ended")
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def _said(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return [line.strip() for line in process.stdout]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_for_an_orderly_end(number: signal.Signals) -> None:
+    with _service("await stop.wait()") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        said = _said(process)
+    assert said == [f"{number.name}: stopping in order; once more leaves at once", "ended"]
+    assert process.returncode == 0
+
+
+def test_the_second_signal_ends_it_at_once() -> None:
+    with _service("await asyncio.sleep(60)") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert "in order" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert _said(process) == ["SIGTERM again: leaving at once"]
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_service_that_cannot_go_on_says_why_and_leaves() -> None:
+    with _service("raise ServiceFailed('the disk is on fire')") as process:
+        said = _said(process)
+    assert said == ["up", "stopping at once: the disk is on fire"]
+    assert process.returncode == EXIT_BROKEN

@@ -1,0 +1,231 @@
+"""gRPC behind the Network port: shared connections, reasons, and silence on the console."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import warnings
+
+import pytest
+
+from simulation.transport_contract import COUNT, ECHO, TALK, Talk
+from tailrace.errors import AddressInUse, InvalidConfig, InvalidRequest, Unreachable
+from tailrace.transport import grpc_network
+from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.methods import CONTROL_STOP_REPLICA
+from tailrace.transport.rpc import MESSAGE_BYTES_MAX, Probe
+from tailrace.v1 import common_pb2, control_pb2
+
+
+async def echo(request: bytes) -> bytes:
+    return request
+
+
+async def test_protobuf_messages_travel() -> None:
+    async def stop(request: control_pb2.StopReplicaRequest) -> control_pb2.StopReplicaResponse:
+        assert request.header.controller_epoch == 7
+        return control_pb2.StopReplicaResponse(error=common_pb2.ERROR_CODE_STALE_CONTROLLER)
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {CONTROL_STOP_REPLICA: stop})
+    request = control_pb2.StopReplicaRequest(header=control_pb2.OrderHeader(controller_epoch=7))
+    channel = network.channel(server.address)
+    response = await channel.call(CONTROL_STOP_REPLICA, request, timeout_ms=5_000)
+    assert response.error == common_pb2.ERROR_CODE_STALE_CONTROLLER
+    await network.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_users_of_an_address_share_a_connection_and_close_only_what_is_theirs() -> None:
+    async def hello(stream: Talk) -> None:
+        await stream.send(b"hello")
+        await stream.recv()
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {ECHO: echo, TALK: hello})
+    one, two = network.channel(server.address), network.channel(server.address)
+    assert len(network._shared) == 1
+    streams = [one.open(TALK), two.open(TALK)]
+    assert [await stream.recv() for stream in streams] == [b"hello", b"hello"]
+    await one.close()
+    await one.close()
+    with pytest.raises(Unreachable):
+        await streams[0].recv()
+    with pytest.raises(Unreachable, match="closed"):
+        await one.call(ECHO, b"", timeout_ms=1_000)
+    with pytest.raises(Unreachable, match="closed"):
+        one.open(TALK)
+    assert await two.call(ECHO, b"still", timeout_ms=1_000) == b"still"
+    await two.close()
+    assert len(network._shared) == 0
+    await server.stop(grace_ms=0)
+
+
+async def test_an_unknown_method_and_a_giant_message_are_invalid() -> None:
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {ECHO: echo})
+    channel = network.channel(server.address)
+    with pytest.raises(InvalidRequest):
+        await channel.open(TALK).recv()
+    with pytest.raises(InvalidRequest):
+        await channel.call(ECHO, bytes(MESSAGE_BYTES_MAX + 1), timeout_ms=5_000)
+    with pytest.raises(InvalidRequest, match="takes a request"):
+        channel.open(COUNT)
+    large = bytes(8 << 20)
+    assert await channel.call(ECHO, large, timeout_ms=5_000) == large
+    await network.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_nothing_is_sent_after_finish() -> None:
+    async def read(stream: Talk) -> None:
+        while await stream.recv() is not None:
+            pass
+        await asyncio.sleep(1)
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {TALK: read})
+    stream = network.channel(server.address).open(TALK)
+    await stream.send(b"1")
+    await stream.finish()
+    await stream.finish()
+    with pytest.raises(InvalidRequest, match="finished"):
+        await stream.send(b"2")
+    await network.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_a_port_in_use_and_an_impossible_one() -> None:
+    network = GrpcNetwork()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        with pytest.raises(AddressInUse, match=address):
+            await network.serve(address, {ECHO: echo})
+    with pytest.raises(InvalidConfig):
+        await network.serve("192.0.2.1:0", {ECHO: echo})
+    with pytest.raises(InvalidConfig):
+        await network.serve("nonsense", {ECHO: echo})
+    with pytest.raises(InvalidConfig):
+        network.channel("nonsense")
+    gc.collect()
+    await asyncio.sleep(0.01)
+
+
+async def test_probes() -> None:
+    network = GrpcNetwork()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+        assert await network.probe(address, timeout_ms=1_000) is Probe.OPEN
+    assert await network.probe(address, timeout_ms=1_000) is Probe.REFUSED
+    assert await network.probe("no.such.host.invalid:1", timeout_ms=1_000) is Probe.SILENT
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        fillers = [socket.socket() for _ in range(4)]
+        for each in fillers:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        address = "{}:{}".format(*full.getsockname())
+        assert await network.probe(address, timeout_ms=100) is Probe.SILENT
+        for each in fillers:
+            each.close()
+
+
+async def test_a_call_fails_fast_when_nobody_listens_and_works_soon_after_somebody_does() -> None:
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {ECHO: echo})
+    address = server.address
+    await server.stop(grace_ms=0)
+    channel = network.channel(address)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for _ in range(5):
+        with pytest.raises(Unreachable):
+            await channel.call(ECHO, b"", timeout_ms=10_000)
+    assert loop.time() - began < 2
+    server = await network.serve(address, {ECHO: echo})
+    began = loop.time()
+    while True:
+        try:
+            await channel.call(ECHO, b"", timeout_ms=10_000)
+            break
+        except Unreachable:
+            await asyncio.sleep(0.01)
+    assert loop.time() - began < 2 * grpc_network.RECONNECT_MS_MAX / 1_000
+    await network.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_a_handler_that_is_cancelled_here_tells_its_caller() -> None:
+    tasks: list[asyncio.Task[object]] = []
+    started = asyncio.Event()
+
+    async def wait(_: bytes) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        started.set()
+        await asyncio.sleep(3_600)
+        return b""
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {ECHO: wait})
+    call = asyncio.ensure_future(network.channel(server.address).call(ECHO, b"", timeout_ms=10_000))
+    await started.wait()
+    tasks[0].cancel()
+    with pytest.raises(Unreachable, match="cancelled"):
+        await call
+    await network.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_stop_waits_for_what_handlers_do_at_their_end() -> None:
+    ended: list[str] = []
+
+    async def tidy(stream: Talk) -> None:
+        try:
+            await stream.send(b"hello")
+            await stream.recv()
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append("tidy")
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {TALK: tidy})
+    stream = network.channel(server.address).open(TALK)
+    assert await stream.recv() == b"hello"
+    await server.stop(grace_ms=0)
+    assert ended == ["tidy"]
+    await network.close()
+
+
+def test_a_loop_that_ends_with_everything_open_is_quiet(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def wait(stream: Talk) -> None:
+        await stream.send(b"hello")
+        await stream.recv()
+
+    async def main() -> None:
+        network = GrpcNetwork()
+        server = await network.serve("127.0.0.1:0", {TALK: wait, ECHO: echo})
+        channel = network.channel(server.address)
+        for _ in range(5):
+            assert await channel.open(TALK).recv() == b"hello"
+        unread = channel.open(TALK)
+        await unread.send(b"never answered")
+        tasks = [
+            asyncio.ensure_future(channel.call(ECHO, b"", timeout_ms=10_000)) for _ in range(5)
+        ]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await network.close()
+        await server.stop(grace_ms=0)
+
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("error")
+        asyncio.run(main())
+        gc.collect()
+    assert caplog.records == []
+    assert "Task" not in capfd.readouterr().err
