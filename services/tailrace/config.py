@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from tailrace.errors import InvalidConfig
 
@@ -128,6 +128,35 @@ def broker_configs(settings: Mapping[str, str]) -> tuple[FolderConfig, LogConfig
         _changed(FolderConfig(), {name: values[name] for name in values if name in of_folder}),
         _changed(LogConfig(), {name: values[name] for name in values if name not in of_folder}),
     )
+
+
+class SettingFacts(NamedTuple):
+    """What people are told of a setting: its names, what it can be, what it is when not given."""
+
+    name: str
+    other_names: tuple[str, ...]
+    allowed: str
+    default: str
+
+
+def broker_setting_facts() -> tuple[SettingFacts, ...]:
+    """All settings that `broker_configs` takes, those of the folders first."""
+    defaults = {**FolderConfig().settings(), **LogConfig().settings()}
+    return tuple(
+        SettingFacts(
+            setting.name,
+            tuple(alias.name for alias in setting.aliases),
+            str(setting.domain),
+            defaults[setting.name],
+        )
+        for setting in _FOLDER_SETTINGS + _LOG_SETTINGS
+    )
+
+
+def log_setting_facts() -> tuple[SettingFacts, ...]:
+    """Those of them that a log has."""
+    of_logs = {setting.name for setting in _LOG_SETTINGS}
+    return tuple(facts for facts in broker_setting_facts() if facts.name in of_logs)
 
 
 class _Dataclass(Protocol):

@@ -193,6 +193,11 @@ class PartitionLog:
         if self.epochs.assign(epoch, self.log_end):
             self._save_epochs(durable=False)
 
+    def forget_empty_epoch(self) -> None:
+        """A leadership that wrote nothing leaves no trace: batches of an older one may follow."""
+        if self.epochs.truncate_end(self.log_end):
+            self._save_epochs(durable=False)
+
     # Reading.
 
     def locate(

@@ -312,10 +312,12 @@ class _Producer:
         # Sequences wrap, so what lies less than half a turn behind is old and the rest is ahead.
         behind = (self.next_sequence - base_sequence) % SEQUENCE_MODULUS
         what = "an old duplicate" if behind <= SEQUENCE_MODULUS // 2 else "a gap"
-        raise OutOfOrderSequence(
+        error = OutOfOrderSequence(
             f"producer {producer_id} (epoch {self.epoch}) sent sequence {base_sequence} where "
             f"{self.next_sequence} was due: {what}"
         )
+        error.due_sequence = self.next_sequence
+        raise error
 
 
 def _corrupt(what: str) -> NoReturn:

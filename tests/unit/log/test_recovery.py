@@ -99,7 +99,7 @@ def test_only_what_is_above_the_recovery_point_is_scanned(small: LogBench) -> No
     assert len(log.segments) == 3
 
 
-def test_every_recovered_segment_is_progress(small: LogBench, disk: SimFiles) -> None:
+def test_every_recovered_segment_is_progress_f40(small: LogBench, disk: SimFiles) -> None:
     log = filled(small)
     small.open()
     assert small.offsets.recovery_point == log.segments[-1].base_offset

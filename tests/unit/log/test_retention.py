@@ -113,7 +113,7 @@ def test_an_empty_segment_before_the_active_one_goes() -> None:
 # Timestamps that lie, F29 in the list of faults.
 
 
-def test_a_timestamp_in_the_far_future_does_not_keep_its_segment_forever() -> None:
+def test_a_timestamp_in_the_far_future_does_not_keep_its_segment_forever_f29() -> None:
     log = segments_at((FAR_FUTURE, NOW - 500), (NOW, NOW - 400), (NOW, NOW - 50))
     assert verdict(log, retention_ms=400).count == 0
     assert verdict(log, retention_ms=399).count == 1

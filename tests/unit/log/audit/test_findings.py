@@ -44,6 +44,6 @@ def test_a_file_of_noise_does_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("words", [Kind, Severity, Action])
 def test_every_word_is_in_the_document(words: type[StrEnum]) -> None:
-    path = Path(__file__).resolve().parents[3] / "docs" / "tools.md"
+    path = Path(__file__).resolve().parents[4] / "docs" / "tools.md"
     text = path.read_text(encoding="utf-8")
     assert [word.value for word in words if f"`{word.value}`" not in text] == []

@@ -284,4 +284,4 @@ def test_a_file_that_cannot_be_read(killed: Path, name: str) -> None:
     path.mkdir()
     found = next(each for each in findings_of(killed) if each.kind is Kind.UNREADABLE_FILE)
     assert (found.path, found.severity) == (str(path), Severity.DAMAGE)
-    assert "Is a directory" in found.what
+    assert "not a regular file" in found.what
