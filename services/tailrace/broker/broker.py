@@ -1,0 +1,311 @@
+"""A broker: its parts put together, started and stopped in order.
+
+All ports come from outside, so that the same class runs in a process of its own and in the
+simulator. Start: learn the cluster's id (waiting for the store if need be), recover the logs,
+listen, register. Stop in order: hand over leaderships, take the registration away, close the logs
+cleanly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from tailrace.broker.control import ControlService
+from tailrace.broker.fetching import FetchService
+from tailrace.broker.registration import Registration
+from tailrace.broker.replicas import Replicas
+from tailrace.broker.service import MetadataService, OffsetService, ProduceService
+from tailrace.broker.settings import BrokerSettings
+from tailrace.clock import Clock
+from tailrace.errors import InvariantViolation, StorageError, StoreUnavailable, TailraceError
+from tailrace.log.files import Files
+from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.meta.keys import (
+    CLUSTER,
+    CONTROLLER,
+    BrokerRegistration,
+    ClusterRecord,
+    ControllerRecord,
+    decode,
+)
+from tailrace.meta.store import MetadataStore
+from tailrace.model import BrokerId
+from tailrace.runtime import Blocking, Tasks
+from tailrace.transport import methods
+from tailrace.transport.addresses import join_address, split_address
+from tailrace.transport.rpc import Links, Network, Server
+from tailrace.v1 import controller_pb2
+
+STORE_RETRY_MS: Final = 500
+STOP_GRACE_MS: Final = 500
+HAND_OVER_CALL_MS: Final = 2_000
+HAND_OVER_PAUSE_MS: Final = 50
+# When nobody can take over what is left for this long, to wait on helps nobody.
+HAND_OVER_STALLED_MS: Final = 3_000
+# How long the orders that say so may take once the controller has moved all leaderships.
+RELIEVED_WAIT_MS: Final = 1_000
+RELIEVED_POLL_MS: Final = 5
+
+
+class Broker:
+    """One broker. `failed` is set, with the reason in `failure`, when it cannot go on."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        files: Files,
+        store: MetadataStore,
+        network: Network,
+        links: Callable[[LogManager], Links],
+        clock: Clock,
+        blocking: Blocking,
+        rng: Random,
+        new_id: Callable[[], str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._store = store
+        self._network = network
+        self._make_links = links
+        self._clock = clock
+        self._blocking = blocking
+        self._rng = rng
+        self._new_id = new_id
+        self._say = say
+        self._tasks = Tasks(self._task_failed)
+        self._servers: list[Server] = []
+        self._cluster_id = ""
+        self._draining = False
+        self._manager: LogManager | None = None
+        self._registration: Registration | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self.replicas: Replicas | None = None
+        self.metadata = MetadataService()
+        self.failed = asyncio.Event()
+        self.failure: BaseException | None = None
+        self.address = ""
+
+    async def start(self) -> ManagerReport:
+        """Everything up to listening and registering; the registration may take longer."""
+        self._cluster_id = await self._learn_cluster_id()
+        manager = LogManager(
+            self._files,
+            self._settings.folders,
+            identity=Identity(self._cluster_id, BrokerId(self._settings.broker_id), self._new_id()),
+            log_config=lambda _: self._settings.log_defaults,
+        )
+        now_ms = self._clock.wall_ms()
+        report = await self._blocking.run(lambda: manager.open(now_ms=now_ms))
+        self._manager = manager
+        links = self._make_links(manager)
+        self.replicas = replicas = Replicas(
+            self._settings,
+            manager,
+            store=self._store,
+            links=links,
+            clock=self._clock,
+            blocking=self._blocking,
+            tasks=self._tasks,
+            rng=self._rng,
+            identity=lambda: (self._cluster_id, self.epoch),
+            say=self._say,
+        )
+        await self._listen(replicas, links)
+        self._registration = self._register(report)
+        self._registering = self._tasks.spawn("registration", self._registration.run())
+        self._tasks.spawn("replica clock", replicas.run())
+        self._tasks.spawn("checkpoints", self._checkpoint_all(manager, replicas))
+        return report
+
+    @property
+    def epoch(self) -> int | None:
+        return self._registration.epoch if self._registration is not None else None
+
+    async def hand_over(self) -> None:
+        """Ask the controller to move our leaderships, until none can be moved or time is up."""
+        self._draining = True
+        fewest, since_ms = -1, self._clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(self._settings.controlled_shutdown_timeout_ms / 1000):
+                while self.epoch is not None:
+                    left = await self._leaderships_left()
+                    now_ms = self._clock.monotonic_ms()
+                    if left == 0:
+                        await self._until_relieved()
+                        return
+                    if left is not None and (fewest < 0 or left < fewest):
+                        fewest, since_ms = left, now_ms
+                    is_stalled = now_ms - since_ms >= HAND_OVER_STALLED_MS
+                    if left is not None and (is_stalled or self._is_alone()):
+                        self._say(f"nobody can take over {left} partitions: stopping all the same")
+                        return
+                    await asyncio.sleep(HAND_OVER_PAUSE_MS / 1000)
+        except TimeoutError:
+            self._say("leaderships could not be handed over in time, stopping all the same")
+
+    async def _until_relieved(self) -> None:
+        """Wait for the orders themselves: as long as we believe to lead, clients wait for us."""
+        deadline_ms = self._clock.monotonic_ms() + RELIEVED_WAIT_MS
+        while self.replicas is not None and self.replicas.led():
+            if self._clock.monotonic_ms() >= deadline_ms:
+                self._say("the orders that relieve us did not come in time")
+                return
+            await asyncio.sleep(RELIEVED_POLL_MS / 1000)
+
+    def _is_alone(self) -> bool:
+        """Whether the controller's last picture shows no other broker."""
+        brokers = self.metadata.metadata.brokers
+        return all(each.id == self._settings.broker_id for each in brokers)
+
+    async def stop(self) -> None:
+        """Stop in order, after `hand_over` if there is a cluster to hand over to."""
+        # First the registration: leaders wait for us as long as we are in their ISRs, so we go on
+        # following them until the servers' grace is over and they have surely been told.
+        await self._deregister()
+        if self.replicas is not None:
+            self.replicas.stop_leading()
+        for server in self._servers:
+            await server.stop(grace_ms=STOP_GRACE_MS)
+        if self.replicas is not None:
+            self.replicas.stop_serving()
+        await self._tasks.close()
+        if self._manager is not None:
+            if self.replicas is not None:
+                self.replicas.store_high_watermarks()
+            await self._blocking.run(self._manager.close)
+
+    async def _deregister(self) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+            await asyncio.wait([self._registering])
+        if self._registration is not None:
+            try:
+                await self._registration.close()
+            except StoreUnavailable as error:
+                self._say(f"the registration stays until its lease ends: {error}")
+
+    async def _learn_cluster_id(self) -> str:
+        told = False
+        while True:
+            try:
+                entry = await self._store.get(CLUSTER)
+                if entry is not None:
+                    return decode(ClusterRecord, entry.value, key=CLUSTER).cluster_id
+                problem = "no controller has started in this cluster yet"
+            except StoreUnavailable as error:
+                problem = f"the metadata store does not answer: {error}"
+            if not told:
+                self._say(f"waiting: {problem}")
+                told = True
+            await asyncio.sleep(STORE_RETRY_MS / 1000)
+
+    async def _listen(self, replicas: Replicas, links: Links) -> None:
+        settings = self._settings
+        produce = ProduceService(settings, replicas, self._clock)
+        fetch = FetchService(settings, replicas, self._blocking)
+        offsets = OffsetService(replicas)
+        control = ControlService(
+            settings.broker_id,
+            replicas,
+            self.metadata,
+            epoch=lambda: self.epoch,
+            draining=lambda: self._draining,
+            health_interval_ms=settings.health_interval_ms,
+        )
+        server = await self._network.serve(
+            settings.listen,
+            {
+                methods.BROKER_PRODUCE: produce.produce,
+                methods.BROKER_FETCH: fetch.fetch,
+                methods.BROKER_LIST_OFFSETS: offsets.list_offsets,
+                methods.BROKER_WATCH_METADATA: self.metadata.watch,
+                methods.CONTROL_HEALTH: control.health,
+                methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr,
+                methods.CONTROL_STOP_REPLICA: control.stop_replica,
+                methods.CONTROL_UPDATE_METADATA: control.update_metadata,
+            },
+        )
+        link_server = await links.listen(settings.link_listen, replicas.accept)
+        self._servers = [server, link_server]
+        self.address = server.address
+
+    def _register(self, report: ManagerReport) -> Registration:
+        settings = self._settings
+        host, port = split_address(settings.advertised or self._servers[0].address)
+        link_host, link_port = split_address(settings.link_advertised or self._servers[1].address)
+        if self._manager is None:
+            raise InvariantViolation("a broker registers after its logs are open")
+        return Registration(
+            self._store,
+            BrokerRegistration(
+                broker_id=BrokerId(settings.broker_id),
+                host=host,
+                port=port,
+                link_host=link_host,
+                link_port=link_port,
+                incarnation=self._manager.incarnation,
+                rack=settings.rack,
+                tail_may_be_lost=report.tail_may_be_lost,
+            ),
+            lease_ttl_ms=settings.lease_ttl_ms,
+            on_registered=lambda _: self._registered(),
+            say=self._say,
+        )
+
+    def _registered(self) -> None:
+        if self.replicas is not None:
+            self.replicas.say_hello_again()
+
+    async def _leaderships_left(self) -> int | None:
+        """One round with the controller: how many partitions are ours still, None: not known."""
+        try:
+            entry = await self._store.get(CONTROLLER)
+            if entry is None:
+                return None
+            record = decode(ControllerRecord, entry.value, key=CONTROLLER)
+            channel = self._network.channel(join_address(record.host, record.port))
+            try:
+                response = await channel.call(
+                    methods.CONTROLLER_CONTROLLED_SHUTDOWN,
+                    controller_pb2.ControlledShutdownRequest(
+                        broker_id=self._settings.broker_id, broker_epoch=self.epoch or 0
+                    ),
+                    timeout_ms=HAND_OVER_CALL_MS,
+                )
+            finally:
+                await channel.close()
+        except TailraceError as error:
+            self._say(f"handing over leaderships: {error}")
+            await asyncio.sleep(HAND_OVER_PAUSE_MS / 1000)
+            return None
+        if response.error:
+            self._say(f"handing over leaderships: {response.message}")
+            return None
+        return len(response.remaining)
+
+    async def _checkpoint_all(self, manager: LogManager, replicas: Replicas) -> None:
+        """Write down high watermarks and recovery points; sync what has waited long enough."""
+        flushed_ms = self._clock.monotonic_ms()
+        while True:
+            await asyncio.sleep(self._settings.checkpoint_interval_ms / 1000)
+            now_ms = self._clock.monotonic_ms()
+            try:
+                if now_ms - flushed_ms >= self._settings.flush_interval_ms:
+                    flushed_ms = now_ms
+                    await replicas.flush_all()
+                replicas.expire_records()
+                await self._blocking.run(replicas.store_high_watermarks)
+                await self._blocking.run(manager.checkpoint)
+            except (OSError, StorageError) as error:
+                # Checkpoints only spare work after a crash; the next round may find room again.
+                self._say(f"checkpoints were not written: {error}")
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self._say(f"{name} failed: {error!r}")
+        self.failure = self.failure or error
+        self.failed.set()

@@ -1,0 +1,139 @@
+"""What the controller tells a broker: every order is checked for its epochs, then carried out.
+
+An order of an older controller is refused, and so is one for a former life of this broker. Orders
+are idempotent: a repeated one changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tailrace.broker.replicas import ReplicaOrder, Replicas
+from tailrace.broker.service import MetadataService
+from tailrace.errors import StaleBroker, StaleController, TailraceError, Unreachable
+from tailrace.model import BrokerId, LeaderEpoch, TopicId
+from tailrace.replication.events import StoredState
+from tailrace.transport.rpc import Stream
+from tailrace.transport.wire import error_code, from_partition, to_partition
+from tailrace.v1 import control_pb2 as pb
+
+
+class ControlService:
+    """Takes the orders of the active controller."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        replicas: Replicas,
+        metadata: MetadataService,
+        *,
+        epoch: Callable[[], int | None],
+        draining: Callable[[], bool],
+        health_interval_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._metadata = metadata
+        self._epoch = epoch
+        self._draining = draining
+        self._health_interval_ms = health_interval_ms
+        self.controller_epoch = -1
+
+    async def health(
+        self, request: pb.HealthRequest, stream: Stream[pb.HealthResponse, pb.HealthRequest]
+    ) -> None:
+        """Say that we live, now and then, as long as the controller listens."""
+        if self._problem(request.header) is not None:
+            return
+        try:
+            while request.header.controller_epoch >= self.controller_epoch:
+                await stream.send(
+                    pb.HealthResponse(
+                        broker_id=self._broker_id,
+                        broker_epoch=self._epoch() or 0,
+                        draining=self._draining(),
+                    )
+                )
+                await asyncio.sleep(self._health_interval_ms / 1000)
+        except Unreachable:
+            return
+
+    async def leader_and_isr(self, request: pb.LeaderAndIsrRequest) -> pb.LeaderAndIsrResponse:
+        problem = self._problem(request.header)
+        if problem is not None:
+            return pb.LeaderAndIsrResponse(error=error_code(problem.code), message=str(problem))
+        orders = [_order(each) for each in request.partitions]
+        response = pb.LeaderAndIsrResponse()
+        for partition, error in await self._replicas.obey(orders):
+            response.errors.append(
+                pb.PartitionError(
+                    partition=to_partition(partition),
+                    error=error_code(error.code),
+                    message=str(error),
+                )
+            )
+        if request.full:
+            named = {order.partition for order in orders}
+            for partition, topic_id in self._replicas.stray(named):
+                response.stray.append(
+                    pb.StrayPartition(partition=to_partition(partition), topic_id=topic_id)
+                )
+        return response
+
+    async def stop_replica(self, request: pb.StopReplicaRequest) -> pb.StopReplicaResponse:
+        problem = self._problem(request.header)
+        if problem is not None:
+            return pb.StopReplicaResponse(error=error_code(problem.code), message=str(problem))
+        response = pb.StopReplicaResponse()
+        for each in request.partitions:
+            partition = from_partition(each.partition)
+            try:
+                await self._replicas.stop(partition, each.topic_id, delete=each.delete)
+            except (TailraceError, OSError) as error:
+                code = error.code if isinstance(error, TailraceError) else "STORAGE_ERROR"
+                response.errors.append(
+                    pb.PartitionError(
+                        partition=each.partition, error=error_code(code), message=str(error)
+                    )
+                )
+        return response
+
+    async def update_metadata(self, request: pb.UpdateMetadataRequest) -> pb.UpdateMetadataResponse:
+        problem = self._problem(request.header)
+        if problem is not None:
+            return pb.UpdateMetadataResponse(error=error_code(problem.code), message=str(problem))
+        self._metadata.update(request.metadata)
+        return pb.UpdateMetadataResponse()
+
+    def _problem(self, header: pb.OrderHeader) -> TailraceError | None:
+        """Why an order must not be obeyed; a newer controller is remembered."""
+        if header.controller_epoch < self.controller_epoch:
+            return StaleController(
+                f"controller {header.controller_id} has epoch {header.controller_epoch}, "
+                f"{self.controller_epoch} was seen here"
+            )
+        self.controller_epoch = header.controller_epoch
+        if header.broker_epoch != self._epoch():
+            return StaleBroker(
+                f"the order is for epoch {header.broker_epoch} of broker {self._broker_id}, "
+                f"this is {self._epoch()}"
+            )
+        return None
+
+
+def _order(each: pb.PartitionOrder) -> ReplicaOrder:
+    return ReplicaOrder(
+        partition=from_partition(each.partition),
+        topic_id=TopicId(each.topic_id),
+        state=StoredState(
+            leader=BrokerId(each.leader),
+            leader_epoch=LeaderEpoch(each.leader_epoch),
+            isr=tuple(map(BrokerId, each.isr)),
+            elr=tuple(map(BrokerId, each.elr)),
+            revision=each.revision,
+        ),
+        replicas=tuple(map(BrokerId, each.replicas)),
+        leader_link=each.leader_link,
+        config=dict(each.config),
+    )

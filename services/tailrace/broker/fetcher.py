@@ -1,0 +1,167 @@
+"""The follower's side of the replica links: one link for each broker that leads something of ours.
+
+A link carries all partitions that follow the same broker. Reports replace one another until they
+are sent, so that a burst of pushes is acknowledged once. A link that broke is made again, with
+growing pauses; every partition then reports anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from tailrace.broker.hosted import Hosted
+from tailrace.errors import InvalidRequest, RequestTimedOut, Unreachable
+from tailrace.model import BrokerId, TopicPartition
+from tailrace.replication.events import LeaderReached, Report
+from tailrace.runtime import Tasks
+from tailrace.transport.rpc import Frame, Link, Links
+from tailrace.transport.wire import from_partition, to_partition
+from tailrace.v1 import replica_pb2 as pb
+
+CONNECT_TIMEOUT_MS: Final = 3_000
+RECONNECT_MIN_MS: Final = 20
+RECONNECT_MAX_MS: Final = 500
+
+
+class LeaderLink:
+    """The link to one leader broker; it exists as long as anything follows that broker."""
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        *,
+        links: Links,
+        hello: Callable[[], pb.ReplicaHello | None],
+        pushed: Callable[[Hosted, pb.LeaderPartition, memoryview], None],
+        reached: Callable[[Hosted, LeaderReached], None],
+        rng: Random,
+    ) -> None:
+        self._links = links
+        self._hello = hello
+        self._pushed = pushed
+        self._reached = reached
+        self._rng = rng
+        self._link: Link | None = None
+        self._followed: dict[TopicPartition, Hosted] = {}
+        self._reports: dict[TopicPartition, pb.FollowerPosition] = {}
+        self._wake = asyncio.Event()
+        self.leader = leader
+        self.address = ""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._followed
+
+    def follow(self, hosted: Hosted, address: str) -> None:
+        """Follow a partition on this link; a new address makes it connect anew."""
+        if address:
+            self.move_to(address)
+        self._followed[hosted.partition] = hosted
+        if self._link is not None:
+            self._reached(hosted, LeaderReached())
+
+    def move_to(self, address: str) -> None:
+        """The leader is reached there from now on."""
+        if address != self.address:
+            self.address = address
+            self.reconnect()
+
+    def unfollow(self, hosted: Hosted) -> None:
+        if self._followed.pop(hosted.partition, None) is None or self._link is None:
+            return
+        self._reports[hosted.partition] = pb.FollowerPosition(
+            partition=to_partition(hosted.partition), topic_id=hosted.topic_id, stop=True
+        )
+        self._wake.set()
+
+    def report(self, hosted: Hosted, effect: Report) -> None:
+        """Tell the leader how far we are, with the next frame."""
+        if self._link is None:
+            return
+        waiting = self._reports.get(hosted.partition)
+        restart = effect.restart or (waiting is not None and waiting.restart)
+        self._reports[hosted.partition] = pb.FollowerPosition(
+            partition=to_partition(hosted.partition),
+            topic_id=hosted.topic_id,
+            leader_epoch=effect.leader_epoch,
+            log_end=effect.log_end,
+            last_epoch=effect.last_epoch,
+            restart=restart,
+        )
+        self._wake.set()
+
+    def forget_report(self, hosted: Hosted) -> None:
+        self._reports.pop(hosted.partition, None)
+
+    def reconnect(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    async def run(self) -> None:
+        """Connect, follow, and connect again when the link broke."""
+        pause_ms = RECONNECT_MIN_MS
+        while True:
+            try:
+                if await self._follow_once():
+                    pause_ms = RECONNECT_MIN_MS
+            except (Unreachable, RequestTimedOut):
+                pass
+            finally:
+                self._drop_link()
+            await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+            pause_ms = min(pause_ms * 2, RECONNECT_MAX_MS)
+
+    async def _follow_once(self) -> bool:
+        """One life of the link; whether anything was heard of the leader."""
+        hello = self._hello()
+        if hello is None or not self.address:
+            return False
+        hello.leader_id = self.leader
+        link = await self._links.connect(self.address, timeout_ms=CONNECT_TIMEOUT_MS)
+        self._link = link
+        await link.send(pb.ReplicaFrame(hello=hello).SerializeToString())
+        tasks = Tasks(lambda _, __: link.close())
+        heard = False
+        try:
+            for hosted in list(self._followed.values()):
+                self._reached(hosted, LeaderReached())
+            tasks.spawn(f"report to {self.leader}", self._report_all(link))
+            while (frame := await link.recv()) is not None:
+                heard = True
+                self._take(frame)
+        except (Unreachable, InvalidRequest, DecodeError):
+            pass
+        finally:
+            await tasks.close()
+        return heard
+
+    def _take(self, frame: Frame) -> None:
+        header = pb.ReplicaFrame.FromString(frame.header)
+        payload, at = memoryview(frame.payload), 0
+        for part in header.push.partitions:
+            piece = payload[at : at + part.size]
+            at += part.size
+            hosted = self._followed.get(from_partition(part.partition))
+            if hosted is not None:
+                self._pushed(hosted, part, piece)
+
+    async def _report_all(self, link: Link) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._reports:
+                report = pb.FollowerReport(positions=self._reports.values())
+                self._reports = {}
+                await link.send(pb.ReplicaFrame(report=report).SerializeToString())
+
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        self._reports.clear()
+        self._wake.clear()

@@ -1,0 +1,305 @@
+"""Fetch streams: the broker pushes what a client reads, as long as the client has given credit.
+
+Reads end at the high watermark. A stream wakes when the high watermark of one of its partitions
+moves, when the client gives credit, or when `max_wait_ms` is over; nothing polls. A slow client
+holds up only itself: without credit nothing is read for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tailrace.broker.hosted import Hosted
+from tailrace.broker.replicas import Replicas
+from tailrace.broker.settings import BrokerSettings
+from tailrace.errors import (
+    FencedEpoch,
+    NotLeader,
+    OffsetOutOfRange,
+    StorageError,
+    TailraceError,
+    Truncated,
+    UnknownEpoch,
+    Unreachable,
+)
+from tailrace.log.segment import Slice
+from tailrace.model import LeaderEpoch, TopicPartition
+from tailrace.replication.partition import Role
+from tailrace.runtime import Blocking, Tasks
+from tailrace.transport.rpc import Stream
+from tailrace.transport.wire import error_code, from_partition, to_partition
+from tailrace.v1 import broker_pb2 as pb
+
+DEFAULT_MAX_WAIT_MS: Final = 500
+DEFAULT_PARTITION_BYTES: Final = 1 << 20
+# What is further from the end of the log than this is read off the loop: it may not be in memory.
+COLD_DISTANCE_BYTES: Final = 64 << 20
+
+
+class FetchService:
+    """Serves fetch streams."""
+
+    def __init__(self, settings: BrokerSettings, replicas: Replicas, blocking: Blocking) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._blocking = blocking
+
+    async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
+        session = _FetchStream(self._settings, self._replicas, self._blocking, stream)
+        await session.run()
+
+
+class _Reading:
+    """Where one partition is being read."""
+
+    __slots__ = ("bytes_max", "hosted", "offset")
+
+    def __init__(self, hosted: Hosted, offset: int, bytes_max: int) -> None:
+        self.hosted = hosted
+        self.offset = offset
+        self.bytes_max = bytes_max
+
+
+class _FetchStream:
+    """One client's stream."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        replicas: Replicas,
+        blocking: Blocking,
+        stream: Stream[pb.FetchResponse, pb.FetchRequest],
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._blocking = blocking
+        self._stream = stream
+        self._readings: dict[TopicPartition, _Reading] = {}
+        self._dirty: dict[TopicPartition, None] = {}
+        self._refusals: list[pb.PartitionFetched] = []
+        self._wake = asyncio.Event()
+        self._credit = 0
+        self._min_bytes = 1
+        self._max_wait_ms = DEFAULT_MAX_WAIT_MS
+        self._opened = asyncio.Event()
+
+    async def run(self) -> None:
+        tasks = Tasks(lambda _, __: self._stream.cancel())
+        tasks.spawn("push fetched data", self._push_all())
+        try:
+            while (request := await self._stream.recv()) is not None:
+                self._take(request)
+        except Unreachable:
+            return
+        finally:
+            await tasks.close()
+            for partition in list(self._readings):
+                self._stop_reading(partition)
+
+    def mark(self, partition: TopicPartition) -> None:
+        """Something may have changed in a partition that is read here."""
+        self._dirty[partition] = None
+        self._wake.set()
+
+    def _take(self, request: pb.FetchRequest) -> None:
+        if not self._opened.is_set():
+            self._opened.set()
+            self._min_bytes = max(request.min_bytes, 1)
+            self._max_wait_ms = request.max_wait_ms or DEFAULT_MAX_WAIT_MS
+        limit = self._settings.fetch_credit_bytes_max
+        self._credit = min(self._credit + request.credit_bytes, limit)
+        for each in request.remove:
+            self._stop_reading(from_partition(each))
+        for wanted in request.add:
+            self._start_reading(wanted)
+        self._wake.set()
+
+    def _start_reading(self, wanted: pb.FetchPartition) -> None:
+        partition = from_partition(wanted.partition)
+        self._stop_reading(partition)
+        try:
+            hosted = self._replicas.find(partition, wanted.topic_id)
+            _check_epoch(hosted, wanted.leader_epoch)
+            _check_agreement(hosted, wanted)
+        except TailraceError as error:
+            self._refuse(partition, error)
+            return
+        bytes_max = wanted.bytes_max or DEFAULT_PARTITION_BYTES
+        self._readings[partition] = _Reading(hosted, wanted.offset, bytes_max)
+        hosted.fetchers[self] = None
+        self.mark(partition)
+
+    def _stop_reading(self, partition: TopicPartition) -> None:
+        reading = self._readings.pop(partition, None)
+        self._dirty.pop(partition, None)
+        if reading is not None:
+            reading.hosted.fetchers.pop(self, None)
+
+    def _refuse(self, partition: TopicPartition, error: TailraceError) -> None:
+        self._stop_reading(partition)
+        hosted = self._replicas.get(partition)
+        refusal = pb.PartitionFetched(
+            partition=to_partition(partition),
+            error=error_code(error.code),
+            message=str(error),
+            leader=-1,
+            leader_epoch=-1,
+        )
+        if hosted is not None:
+            refusal.leader_epoch = hosted.machine.leader_epoch
+            refusal.high_watermark = hosted.machine.high_watermark
+            refusal.log_start = hosted.log.log_start
+            if hosted.machine.leader != self._replicas.broker_id:
+                refusal.leader = hosted.machine.leader
+        if isinstance(error, Truncated):
+            refusal.agreed_offset = error.agreed_offset
+        self._refusals.append(refusal)
+        self._wake.set()
+
+    async def _push_all(self) -> None:
+        # The first request says how long to wait.
+        await self._opened.wait()
+        while True:
+            enough = await self._wait()
+            response = pb.FetchResponse(partitions=self._refusals)
+            self._refusals = []
+            if self._credit > 0:
+                await self._gather(response, tell_all=not enough)
+            if response.partitions:
+                await self._stream.send(response)
+
+    async def _wait(self) -> bool:
+        """Until there is enough to send (True) or the longest wait is over."""
+        try:
+            async with asyncio.timeout(self._max_wait_ms / 1000):
+                while not (self._refusals or self._is_enough()):
+                    self._wake.clear()
+                    await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _is_enough(self) -> bool:
+        if self._credit <= 0:
+            return False
+        found = 0
+        for partition in list(self._dirty):
+            reading = self._readings.get(partition)
+            if reading is None:
+                del self._dirty[partition]
+                continue
+            if reading.hosted.machine.role is not Role.LEADER:
+                return True
+            high_watermark = reading.hosted.machine.high_watermark
+            if reading.offset >= high_watermark:
+                if reading.offset > reading.hosted.log.log_end:
+                    return True
+                del self._dirty[partition]
+            elif self._min_bytes <= 1:
+                return True
+            else:
+                found += self._available(reading)
+        return found >= self._min_bytes
+
+    def _available(self, reading: _Reading) -> int:
+        try:
+            piece = self._locate(reading, reading.bytes_max)
+        except TailraceError:
+            return self._min_bytes
+        return piece.size if piece is not None else 0
+
+    def _locate(self, reading: _Reading, bytes_max: int) -> Slice | None:
+        hosted = reading.hosted
+        return hosted.log.locate(
+            reading.offset, bytes_max=bytes_max, up_to=hosted.machine.high_watermark
+        )
+
+    async def _gather(self, response: pb.FetchResponse, *, tell_all: bool) -> None:
+        """Read what is new, within the credit and the size of a response."""
+        room = min(self._credit, self._settings.fetch_response_bytes)
+        for partition in list(self._readings if tell_all else self._dirty):
+            reading = self._readings.get(partition)
+            if reading is None or room <= 0:
+                continue
+            self._dirty.pop(partition, None)
+            try:
+                size = await self._read(partition, reading, room, response)
+            except TailraceError as error:
+                self._refuse(partition, error)
+                continue
+            except OSError as error:
+                self._refuse(partition, StorageError(str(error)))
+                continue
+            room -= size
+            self._credit -= size
+
+    async def _read(
+        self, partition: TopicPartition, reading: _Reading, room: int, response: pb.FetchResponse
+    ) -> int:
+        hosted = reading.hosted
+        machine, log = hosted.machine, hosted.log
+        if machine.role is not Role.LEADER or self._replicas.get(partition) is not hosted:
+            raise NotLeader(f"{partition} is led by {machine.leader}")
+        if reading.offset > log.log_end:
+            raise OffsetOutOfRange(reading.offset, log_start=log.log_start, log_end=log.log_end)
+        high_watermark, epoch = machine.high_watermark, machine.leader_epoch
+        data = b""
+        if reading.offset < high_watermark:
+            piece = self._locate(reading, min(reading.bytes_max, room))
+            if piece is not None:
+                data = await self._bytes_of(hosted, piece)
+                reading.offset = piece.next_offset
+                if reading.offset < high_watermark:
+                    self.mark(partition)
+        response.partitions.append(
+            pb.PartitionFetched(
+                partition=to_partition(partition),
+                high_watermark=high_watermark,
+                log_start=log.log_start,
+                batches=data,
+                leader=-1,
+                leader_epoch=epoch,
+            )
+        )
+        return len(data)
+
+    async def _bytes_of(self, hosted: Hosted, piece: Slice) -> bytes:
+        storage, active = hosted.log.storage, hosted.log.segments[-1]
+
+        def read() -> bytes:
+            with storage.cache.use(piece.path) as file:
+                return file.read_at(piece.position, piece.size)
+
+        is_warm = piece.path == active.path and active.size - piece.position < COLD_DISTANCE_BYTES
+        return read() if is_warm else await self._blocking.run(read)
+
+
+def _check_epoch(hosted: Hosted, wanted: int) -> None:
+    machine = hosted.machine
+    if machine.role is not Role.LEADER:
+        raise NotLeader(f"{hosted.partition} is led by {machine.leader}")
+    if 0 <= wanted < machine.leader_epoch:
+        raise FencedEpoch(f"{hosted.partition}: epoch {wanted}, now {machine.leader_epoch}")
+    if wanted > machine.leader_epoch:
+        raise UnknownEpoch(f"{hosted.partition}: epoch {wanted}, here {machine.leader_epoch}")
+
+
+def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition) -> None:
+    """Refuse to go on where the client's past is not this log's past."""
+    log = hosted.log
+    is_above = wanted.offset > log.log_end and wanted.last_epoch < 0
+    if wanted.offset < log.log_start or is_above:
+        raise OffsetOutOfRange(wanted.offset, log_start=log.log_start, log_end=log.log_end)
+    if wanted.last_epoch < 0:
+        return
+    end = log.epoch_end(LeaderEpoch(wanted.last_epoch))
+    if end.epoch == wanted.last_epoch and end.end_offset >= wanted.offset:
+        return
+    agreed = min(max(end.end_offset, log.log_start), wanted.offset)
+    error = Truncated(
+        f"{hosted.partition}: records from {agreed} on that were read in epoch "
+        f"{wanted.last_epoch} are gone"
+    )
+    error.agreed_offset = agreed
+    raise error

@@ -1,0 +1,114 @@
+"""One partition as a broker hosts it: the replica machine, its log, and who is to be told.
+
+Only values and bookkeeping; what is done about effects stands in `replicas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tailrace.config import Flush, LogConfig
+from tailrace.errors import InvalidConfig
+from tailrace.log.commit import GroupCommit
+from tailrace.log.log import PartitionLog
+from tailrace.model import BrokerId, TopicId, TopicPartition
+from tailrace.replication.partition import PartitionReplica
+
+if TYPE_CHECKING:
+    import asyncio
+
+MIN_INSYNC_SETTING: Final = "min.insync.replicas"
+UNCLEAN_SETTING: Final = "unclean.recovery"
+
+
+class Follower(Protocol):
+    """A link on which a follower is pushed to."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+    def mark(self, partition: TopicPartition) -> None:
+        """There is something new for it."""
+
+    def drop(self, hosted: Hosted) -> None:
+        """The partition is led here no longer: nothing more is pushed."""
+
+
+class Fetcher(Protocol):
+    """A fetch stream that reads the partition."""
+
+    def mark(self, partition: TopicPartition) -> None:
+        """There may be something new for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic's settings as a broker needs them."""
+
+    log: LogConfig
+    min_insync: int
+
+    @classmethod
+    def parse(
+        cls, config: Mapping[str, str], *, replicas: int, defaults: LogConfig
+    ) -> TopicSettings:
+        """`min.insync.replicas` is 2 by default where there are three replicas or more."""
+        own = {MIN_INSYNC_SETTING, UNCLEAN_SETTING}
+        text = config.get(MIN_INSYNC_SETTING)
+        if text is None:
+            min_insync = 2 if replicas >= 3 else 1
+        elif text.isdecimal() and 1 <= int(text) <= replicas:
+            min_insync = int(text)
+        else:
+            raise InvalidConfig(f"{MIN_INSYNC_SETTING}={text!r} must be from 1 to {replicas}")
+        rest = {name: config[name] for name in config if name not in own}
+        return cls(LogConfig.from_settings(rest, defaults), min_insync)
+
+    @property
+    def syncs_first(self) -> bool:
+        return self.log.flush is Flush.ACK
+
+
+class Hosted:
+    """A partition on this broker."""
+
+    __slots__ = (
+        "commit",
+        "fetchers",
+        "flushing",
+        "followers",
+        "log",
+        "machine",
+        "partition",
+        "settings",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        log: PartitionLog,
+        machine: PartitionReplica,
+        settings: TopicSettings,
+    ) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.log = log
+        self.machine = machine
+        self.settings = settings
+        self.commit: GroupCommit[None] = GroupCommit(log.recovery_point)
+        self.flushing: asyncio.Task[object] | None = None
+        # Ordered, so that a simulation tells them in the same order each time.
+        self.followers: dict[Follower, None] = {}
+        self.fetchers: dict[Fetcher, None] = {}
+
+    def mark_followers(self) -> None:
+        for follower in self.followers:
+            follower.mark(self.partition)
+
+    def mark_fetchers(self) -> None:
+        for fetcher in self.fetchers:
+            fetcher.mark(self.partition)

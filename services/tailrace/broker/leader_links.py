@@ -1,0 +1,256 @@
+"""The leader's side of the replica links: followers connect, report, and are pushed to.
+
+One session per follower broker, for all partitions that it follows here. What is new gathers while
+a frame is under way and goes out in the next one, so that frames grow under load; nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from tailrace.broker.hosted import Hosted
+from tailrace.errors import Diverged, InvalidRequest, UnknownTopic, Unreachable
+from tailrace.log.segment import Slice
+from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from tailrace.replication.events import (
+    AllowFollower,
+    FollowerLost,
+    FollowerReported,
+    RefuseFollower,
+    TellDiverged,
+)
+from tailrace.replication.partition import Role
+from tailrace.runtime import Tasks
+from tailrace.transport.rpc import Link
+from tailrace.transport.wire import error_code, from_partition, to_partition
+from tailrace.v1 import replica_pb2 as pb
+
+HELLO_TIMEOUT_MS: Final = 5_000
+PROTOCOL_VERSION: Final = 1
+
+
+class _Push:
+    """How far one partition was pushed to this follower."""
+
+    __slots__ = ("high_watermark", "next_offset")
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        # What the follower was last told; -1 makes the first push go out even without data.
+        self.high_watermark = -1
+
+
+class FollowerSession:
+    """One follower broker on its link. It lives as long as the link does."""
+
+    def __init__(
+        self,
+        link: Link,
+        hello: pb.ReplicaHello,
+        *,
+        hosted: Callable[[TopicPartition], Hosted | None],
+        tell: Callable[[Hosted, FollowerReported | FollowerLost], None],
+        frame_bytes: int,
+    ) -> None:
+        self._link = link
+        self._hosted = hosted
+        self._tell = tell
+        self._frame_bytes = frame_bytes
+        self._pushes: dict[TopicPartition, _Push] = {}
+        self._dirty: dict[TopicPartition, None] = {}
+        self._answers: list[pb.LeaderPartition] = []
+        self._wake = asyncio.Event()
+        self.broker_id = BrokerId(hello.broker_id)
+        self.broker_epoch = hello.broker_epoch
+
+    async def run(self) -> None:
+        """Push until the link breaks or the follower says goodbye."""
+        tasks = Tasks(lambda _, __: self._link.close())
+        tasks.spawn(f"push to {self.broker_id}", self._push_all())
+        try:
+            while (frame := await self._link.recv()) is not None:
+                header = pb.ReplicaFrame.FromString(frame.header)
+                if header.HasField("goodbye"):
+                    return
+                for position in header.report.positions:
+                    self._reported(position)
+        except (Unreachable, InvalidRequest, DecodeError):
+            return
+        finally:
+            await tasks.close()
+            self._forget_all()
+
+    def mark(self, partition: TopicPartition) -> None:
+        if partition in self._pushes:
+            self._dirty[partition] = None
+            self._wake.set()
+
+    def allow(self, hosted: Hosted, effect: AllowFollower) -> None:
+        """Push from this offset on, beginning now."""
+        self._pushes[hosted.partition] = _Push(effect.from_offset)
+        hosted.followers[self] = None
+        self.mark(hosted.partition)
+
+    def refuse(self, hosted: Hosted, effect: RefuseFollower | TellDiverged) -> None:
+        """Answer with an error; push nothing until the follower reports again."""
+        self._pushes.pop(hosted.partition, None)
+        hosted.followers.pop(self, None)
+        answer = pb.LeaderPartition(
+            partition=to_partition(hosted.partition),
+            leader_epoch=hosted.machine.leader_epoch,
+            high_watermark=hosted.machine.high_watermark,
+            log_start=hosted.log.log_start,
+        )
+        if isinstance(effect, TellDiverged):
+            answer.error = error_code(Diverged.code)
+            answer.base_offset = effect.base_offset
+            answer.diverging_epoch = effect.leader_end.epoch
+            answer.diverging_end = effect.leader_end.end_offset
+        else:
+            answer.error = error_code(effect.code)
+            answer.leader_epoch = effect.leader_epoch
+        self._answers.append(answer)
+        self._wake.set()
+
+    def replaced(self) -> None:
+        """A newer link of the same follower took over: this one ends without a word."""
+        for partition in self._pushes:
+            hosted = self._hosted(partition)
+            if hosted is not None:
+                hosted.followers.pop(self, None)
+        self._pushes.clear()
+        self._link.close()
+
+    def drop(self, hosted: Hosted) -> None:
+        """This broker leads the partition no longer."""
+        self._pushes.pop(hosted.partition, None)
+        hosted.followers.pop(self, None)
+
+    def _reported(self, position: pb.FollowerPosition) -> None:
+        partition = from_partition(position.partition)
+        hosted = self._hosted(partition)
+        if hosted is None or hosted.topic_id != position.topic_id:
+            self._pushes.pop(partition, None)
+            self._answer_unknown(partition, position.leader_epoch)
+            return
+        if position.stop:
+            self.drop(hosted)
+            self._tell(
+                hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
+            )
+            return
+        self._tell(
+            hosted,
+            FollowerReported(
+                broker_id=self.broker_id,
+                broker_epoch=self.broker_epoch,
+                leader_epoch=LeaderEpoch(position.leader_epoch),
+                log_end=Offset(position.log_end),
+                last_epoch=LeaderEpoch(position.last_epoch),
+                end_of_last_epoch=hosted.log.epoch_end(position.last_epoch),
+                log_start=Offset(hosted.log.log_start),
+                restart=position.restart,
+            ),
+        )
+
+    def _answer_unknown(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """The partition is not here, or not yet: the follower asks again a little later."""
+        self._answers.append(
+            pb.LeaderPartition(
+                partition=to_partition(partition),
+                leader_epoch=leader_epoch,
+                error=error_code(UnknownTopic.code),
+            )
+        )
+        self._wake.set()
+
+    async def _push_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._dirty or self._answers:
+                header, payload = self._next_frame()
+                if header.push.partitions:
+                    await self._link.send(header.SerializeToString(), payload)
+
+    def _next_frame(self) -> tuple[pb.ReplicaFrame, Sequence[Slice]]:
+        """What is new, up to the size of a frame; what does not fit stays dirty."""
+        push = pb.LeaderPush(partitions=self._answers)
+        self._answers = []
+        payload: list[Slice] = []
+        room = self._frame_bytes
+        for partition in list(self._dirty):
+            if room <= 0:
+                break
+            del self._dirty[partition]
+            part, piece = self._part(partition, room, first=not payload)
+            if part is not None:
+                push.partitions.append(part)
+            if piece is not None:
+                payload.append(piece)
+                room -= piece.size
+        return pb.ReplicaFrame(push=push), payload
+
+    def _part(
+        self, partition: TopicPartition, room: int, *, first: bool
+    ) -> tuple[pb.LeaderPartition | None, Slice | None]:
+        hosted, state = self._hosted(partition), self._pushes.get(partition)
+        if hosted is None or state is None or hosted.machine.role is not Role.LEADER:
+            return None, None
+        log, base_offset = hosted.log, state.next_offset
+        piece = None
+        if base_offset < log.log_end:
+            piece = log.locate(base_offset, bytes_max=room, min_one=first)
+            if piece is not None and piece.base_offset < base_offset:
+                return self._stretched(hosted, base_offset, piece.base_offset), None
+            if piece is None:
+                # It does not fit into what is left of this frame.
+                self._dirty[partition] = None
+            elif piece.next_offset < log.log_end:
+                self._dirty[partition] = None
+        high_watermark = hosted.machine.high_watermark
+        if piece is None and high_watermark == state.high_watermark:
+            return None, None
+        state.high_watermark = high_watermark
+        if piece is not None:
+            state.next_offset = piece.next_offset
+        part = pb.LeaderPartition(
+            partition=to_partition(partition),
+            leader_epoch=hosted.machine.leader_epoch,
+            high_watermark=high_watermark,
+            log_start=log.log_start,
+            size=piece.size if piece is not None else 0,
+            base_offset=base_offset,
+        )
+        return part, piece
+
+    def _stretched(self, hosted: Hosted, log_end: int, batch_start: int) -> pb.LeaderPartition:
+        """Compaction merged batches across the follower's end: it must go back to where they begin.
+
+        What it gives up is committed and comes again, so it is told as a divergence at that offset.
+        """
+        self._pushes.pop(hosted.partition, None)
+        hosted.followers.pop(self, None)
+        return pb.LeaderPartition(
+            partition=to_partition(hosted.partition),
+            leader_epoch=hosted.machine.leader_epoch,
+            error=error_code(Diverged.code),
+            high_watermark=hosted.machine.high_watermark,
+            log_start=hosted.log.log_start,
+            base_offset=log_end,
+            diverging_epoch=hosted.log.epochs.epoch_at(log_end - 1),
+            diverging_end=batch_start,
+        )
+
+    def _forget_all(self) -> None:
+        for partition in self._pushes:
+            hosted = self._hosted(partition)
+            if hosted is not None and hosted.followers.pop(self, self) is None:
+                self._tell(
+                    hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
+                )
+        self._pushes.clear()

@@ -1,0 +1,102 @@
+"""A broker in a process of its own: the real ports, put together and run until a signal comes.
+
+Nothing is decided here. What ends the broker unasked ends the process with EXIT_BROKEN.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from tailrace.broker.broker import Broker
+from tailrace.broker.settings import BrokerSettings
+from tailrace.clock import SystemClock
+from tailrace.log.files import OsFiles
+from tailrace.log.manager import ManagerReport
+from tailrace.meta.settings import EtcdSettings, open_store
+from tailrace.process import ServiceFailed
+from tailrace.runtime import Tasks, ThreadBlocking
+from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.links import SocketLinks
+
+THREADS_MAX: Final = 8
+
+
+async def run_broker(
+    settings: BrokerSettings,
+    etcd: EtcdSettings,
+    stop: asyncio.Event,
+    say: Callable[[str], None],
+) -> None:
+    """Be a broker until `stop` is set; ServiceFailed when it cannot go on."""
+    store = open_store(etcd)
+    blocking = ThreadBlocking(threads_max=THREADS_MAX)
+    broker = Broker(
+        settings,
+        files=OsFiles(),
+        store=store,
+        network=GrpcNetwork(),
+        links=lambda manager: SocketLinks(manager.storage.cache),
+        clock=SystemClock(),
+        blocking=blocking,
+        rng=Random(),
+        new_id=lambda: str(uuid.uuid4()),
+        say=say,
+    )
+    tasks = Tasks(lambda _, __: None)
+    if await _started(broker, tasks, stop, say):
+        await _until_any(tasks, stop, broker.failed)
+        if broker.failed.is_set():
+            # Nothing is tidied up: a broken broker must not leave as a sound one does.
+            raise ServiceFailed(_reason(broker.failure))
+        await broker.hand_over()
+    await broker.stop()
+    say("stopped")
+    await tasks.close()
+    await store.close()
+    blocking.close()
+
+
+async def _started(
+    broker: Broker, tasks: Tasks, stop: asyncio.Event, say: Callable[[str], None]
+) -> bool:
+    """Start it; False when it was stopped before it was up."""
+    starting = tasks.spawn("start", broker.start())
+    waiting = tasks.spawn("stop before the start", stop.wait())
+    await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return False
+    waiting.cancel()
+    if starting.exception() is not None:
+        await broker.stop()
+    for line in _told(starting.result()):
+        say(line)
+    say(f"listening on {broker.address}")
+    return True
+
+
+async def _until_any(tasks: Tasks, *events: asyncio.Event) -> None:
+    waits = [tasks.spawn("wait", event.wait()) for event in events]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _told(report: ManagerReport) -> list[str]:
+    how = "after a clean end" if report.clean else "after a crash"
+    if report.tail_may_be_lost:
+        how += " of the machine: what was not synced may be gone"
+    return [
+        f"{len(report.opened)} logs opened {how}",
+        *report.notes,
+        *(f"{partition} is damaged: {error}" for partition, error in report.damaged.items()),
+    ]
+
+
+def _reason(error: BaseException | None) -> str:
+    return "no reason was given" if error is None else f"{type(error).__name__}: {error}"

@@ -1,0 +1,665 @@
+"""The replicas of one broker: runs their machines, performs what they say, in order.
+
+The machines decide (`tailrace.replication`), the logs keep (`tailrace.log`); this shell joins them
+to the links, the store and the requests that wait. All of it runs on one loop, so an event and its
+effects are never interleaved with another's; only transactions in the store and syncs of the disk
+take time, and their ends come back as events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final, assert_never
+
+from google.protobuf.message import DecodeError
+
+from tailrace.broker.fetcher import LeaderLink
+from tailrace.broker.hosted import Hosted, TopicSettings
+from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, PROTOCOL_VERSION, FollowerSession
+from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.waiting import Waiting
+from tailrace.clock import Clock
+from tailrace.epochs import EpochEnd
+from tailrace.errors import (
+    CorruptBatch,
+    Diverged,
+    FencedEpoch,
+    InvariantViolation,
+    NonContiguousAppend,
+    StorageError,
+    StoreUnavailable,
+    TailraceError,
+    UnknownEpoch,
+    UnknownTopic,
+    UnknownTopicId,
+    error_for,
+)
+from tailrace.log.admission import BatchResult
+from tailrace.log.log import PartitionLog
+from tailrace.log.manager import LogManager
+from tailrace.meta.keys import PartitionState, broker_key, decode, encode, state_key
+from tailrace.meta.store import CreatedAt, Entry, Guard, MetadataStore, ModifiedAt, Put
+from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from tailrace.replication.events import (
+    AdvanceLogStart,
+    AllowFollower,
+    Appended,
+    AppendFailed,
+    AppendToLog,
+    BecomeFollower,
+    BecomeLeader,
+    Effect,
+    Event,
+    FailPending,
+    IsrRefused,
+    IsrStored,
+    IsrUnknown,
+    MoveHighWatermark,
+    Ordered,
+    PushDiverged,
+    Pushed,
+    PushRefused,
+    RefuseFollower,
+    Report,
+    StartOverAt,
+    StepDown,
+    Stopped,
+    StoredState,
+    StoreIsr,
+    Synced,
+    TellDiverged,
+    Tick,
+    Truncated,
+    TruncateLog,
+)
+from tailrace.replication.leader import ReplicaSettings
+from tailrace.replication.partition import PartitionReplica, Role
+from tailrace.runtime import Blocking, Tasks
+from tailrace.transport.rpc import Link, Links
+from tailrace.transport.wire import code_name
+from tailrace.v1 import replica_pb2 as pb
+
+TICK_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOrder:
+    """What the controller wants of one partition on this broker."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    state: StoredState
+    replicas: tuple[BrokerId, ...]
+    leader_link: str
+    config: dict[str, str]
+
+
+class Replicas:
+    """All partitions that this broker hosts."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        manager: LogManager,
+        *,
+        store: MetadataStore,
+        links: Links,
+        clock: Clock,
+        blocking: Blocking,
+        tasks: Tasks,
+        rng: Random,
+        identity: Callable[[], tuple[str, int | None]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._manager = manager
+        self._store = store
+        self._links = links
+        self._clock = clock
+        self._blocking = blocking
+        self._tasks = tasks
+        self._rng = rng
+        self._identity = identity
+        self._say = say
+        self._hosted: dict[TopicPartition, Hosted] = {}
+        self._leader_links: dict[BrokerId, LeaderLink] = {}
+        self._link_tasks: dict[BrokerId, asyncio.Task[object]] = {}
+        self._link_addresses: dict[BrokerId, str] = {}
+        self._sessions: dict[BrokerId, FollowerSession] = {}
+        self._high_watermarks = manager.load_high_watermarks()
+        self._obeying = asyncio.Lock()
+        self.waiting = Waiting()
+        self.broker_id = BrokerId(settings.broker_id)
+
+    # What clients ask for.
+
+    def get(self, partition: TopicPartition) -> Hosted | None:
+        return self._hosted.get(partition)
+
+    def find(self, partition: TopicPartition, topic_id: str = "") -> Hosted:
+        """The hosted partition, or the error that its absence means to a client."""
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise UnknownTopic(f"broker {self.broker_id} has no replica of {partition}")
+        if topic_id and hosted.topic_id != topic_id:
+            raise UnknownTopicId(
+                f"{partition.topic} has the id {hosted.topic_id} here, not {topic_id}"
+            )
+        return hosted
+
+    def hosted(self) -> Iterable[Hosted]:
+        return self._hosted.values()
+
+    def append(
+        self, hosted: Hosted, data: bytes, *, leader_epoch: int, acks_all: bool
+    ) -> list[BatchResult]:
+        """Append as the leader; who waits for the replicas asks `waiting` after that."""
+        error = hosted.machine.can_append(acks_all=acks_all)
+        if error is not None:
+            raise error
+        known = hosted.machine.leader_epoch
+        if leader_epoch >= 0 and leader_epoch != known:
+            kind = FencedEpoch if leader_epoch < known else UnknownEpoch
+            raise kind(f"{hosted.partition}: epoch {leader_epoch} was meant, {known} is here")
+        before = hosted.log.log_end
+        results = hosted.log.append_as_leader(
+            data, leader_epoch=hosted.machine.leader_epoch, now_ms=self._clock.wall_ms()
+        )
+        if hosted.log.log_end > before:
+            self._appended(hosted)
+        return results
+
+    # What the controller orders.
+
+    async def obey(self, orders: list[ReplicaOrder]) -> list[tuple[TopicPartition, TailraceError]]:
+        """Take the role that each order names; what could not be done comes back."""
+        failures: list[tuple[TopicPartition, TailraceError]] = []
+        async with self._obeying:
+            for order in orders:
+                try:
+                    hosted = await self._host(order)
+                    self._learn_address(order)
+                    self._order(hosted, order)
+                except TailraceError as error:
+                    self._say(f"{order.partition}: order not obeyed: {error}")
+                    failures.append((order.partition, error))
+                except OSError as error:
+                    failures.append((order.partition, StorageError(str(error))))
+        return failures
+
+    async def stop(self, partition: TopicPartition, topic_id: str, *, delete: bool) -> None:
+        """Serve the replica no longer, and delete it if asked."""
+        async with self._obeying:
+            hosted = self._hosted.get(partition)
+            if hosted is not None and (not topic_id or hosted.topic_id == topic_id):
+                self._handle(hosted, Stopped())
+                self._unfollow(hosted)
+                del self._hosted[partition]
+            if delete and partition in self._manager.logs:
+                stored = self._manager.topic_id(partition)
+                if not topic_id or stored == topic_id:
+                    await self._blocking.run(lambda: self._manager.delete(partition))
+
+    def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
+        """Partitions on disk that the controller did not name."""
+        found = sorted(each for each in self._manager.logs if each not in named)
+        return [(each, self._manager.topic_id(each) or "") for each in found]
+
+    # What links bring.
+
+    async def accept(self, link: Link) -> None:
+        """Serve one follower's link until it ends."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
+                frame = await link.recv()
+            if frame is None:
+                return
+            header = pb.ReplicaFrame.FromString(frame.header)
+        except (TimeoutError, DecodeError):
+            link.close()
+            return
+        cluster_id, _ = self._identity()
+        hello = header.hello
+        if not header.HasField("hello") or (
+            hello.cluster_id != cluster_id or hello.leader_id != self.broker_id
+        ):
+            self._say(f"link from {link.peer} refused: it is not a follower of this broker")
+            link.close()
+            return
+        session = FollowerSession(
+            link,
+            hello,
+            hosted=self._hosted.get,
+            tell=self._handle,
+            frame_bytes=self._settings.link_frame_bytes,
+        )
+        former = self._sessions.get(session.broker_id)
+        self._sessions[session.broker_id] = session
+        if former is not None:
+            former.replaced()
+        try:
+            await session.run()
+        finally:
+            if self._sessions.get(session.broker_id) is session:
+                del self._sessions[session.broker_id]
+            link.close()
+
+    def say_hello_again(self) -> None:
+        """This broker has a new epoch: leaders must know it before they can count on us."""
+        for link in self._leader_links.values():
+            link.reconnect()
+
+    # Time.
+
+    async def run(self) -> None:
+        """Let time pass for the machines and for those who wait."""
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            now_ms = self._clock.monotonic_ms()
+            for hosted in list(self._hosted.values()):
+                due_ms = hosted.machine.next_tick_ms
+                if due_ms is not None and due_ms <= now_ms:
+                    self._handle(hosted, Tick())
+            self.waiting.expire(now_ms)
+
+    def store_high_watermarks(self) -> None:
+        """Write down the high watermarks; they are hints, a restart may find older ones."""
+        self._manager.store_high_watermarks(
+            {each.partition: Offset(each.machine.high_watermark) for each in self.hosted()}
+        )
+
+    async def flush_all(self) -> None:
+        """Sync every log, one after the other, so that a crash has little to scan."""
+        for hosted in list(self._hosted.values()):
+            log = hosted.log
+            if hosted.flushing is not None or not log.is_open:
+                continue
+            work = log.begin_flush()
+            if work is None:
+                continue
+            try:
+                await self._blocking.run(work.run)
+            except OSError as error:
+                self._say(f"{hosted.partition}: {log.fail_flush(error)}")
+            else:
+                log.end_flush(work)
+
+    def expire_records(self) -> None:
+        """Let retention remove what is too old or too much, and forget producers long gone."""
+        now_ms = self._clock.wall_ms()
+        for hosted in self._hosted.values():
+            if not hosted.log.is_open:
+                continue
+            verdict = hosted.log.enforce_retention(
+                now_ms=now_ms, high_watermark=hosted.machine.high_watermark
+            )
+            if verdict.count:
+                reasons = sorted({reason.value for reason in verdict.reasons})
+                self._say(f"{hosted.partition}: {verdict.count} segments gone, {reasons}")
+            hosted.log.expire_producers(now_ms=now_ms)
+
+    def led(self) -> list[TopicPartition]:
+        """The partitions that this broker leads, as far as it knows."""
+        return [each.partition for each in self._hosted.values() if _leads(each)]
+
+    def stop_leading(self) -> None:
+        """The broker ends: clients of what it leads are sent away; leaders are followed on."""
+        for hosted in list(self._hosted.values()):
+            if _leads(hosted):
+                self._handle(hosted, Stopped())
+
+    def stop_serving(self) -> None:
+        """The broker ends: nobody waits any longer."""
+        for hosted in list(self._hosted.values()):
+            self._handle(hosted, Stopped())
+        for link in self._leader_links.values():
+            link.reconnect()
+
+    # The parts of the above.
+
+    async def _host(self, order: ReplicaOrder) -> Hosted:
+        """The partition with its log, made when it is not there yet."""
+        topic = TopicSettings.parse(
+            order.config, replicas=len(order.replicas), defaults=self._settings.log_defaults
+        )
+        hosted = self._hosted.get(order.partition)
+        if hosted is not None and hosted.topic_id == order.topic_id:
+            if hosted.settings != topic:
+                hosted.settings = topic
+                hosted.log.config = topic.log
+            return hosted
+        if hosted is not None:
+            self._handle(hosted, Stopped())
+            self._unfollow(hosted)
+            del self._hosted[order.partition]
+        log = await self._log(order)
+        log.config = topic.log
+        machine = PartitionReplica(
+            order.partition,
+            self.broker_id,
+            settings=ReplicaSettings(lag_max_ms=self._settings.replica_lag_time_max_ms),
+        )
+        hosted = Hosted(order.partition, order.topic_id, log, machine, topic)
+        self._hosted[order.partition] = hosted
+        return hosted
+
+    async def _log(self, order: ReplicaOrder) -> PartitionLog:
+        """The log of a partition: found on disk, or made; one of a former topic goes."""
+        partition, now_ms = order.partition, self._clock.wall_ms()
+        if partition in self._manager.damaged:
+            # What was durable here is not whole: what is left of it is kept, the rest is fetched.
+            report = await self._blocking.run(
+                lambda: self._manager.repair(partition, now_ms=now_ms)
+            )
+            self._say(f"{partition}: repaired, {'; '.join(report.mended + report.cut)}")
+        found = self._manager.logs.get(partition)
+        if found is not None:
+            if self._manager.topic_id(partition) == order.topic_id:
+                return found
+            self._say(f"{partition}: removing the data of a former topic of this name")
+            await self._blocking.run(lambda: self._manager.delete(partition))
+        return await self._blocking.run(
+            lambda: self._manager.create(partition, order.topic_id, now_ms=now_ms)
+        )
+
+    def _learn_address(self, order: ReplicaOrder) -> None:
+        """Where the leader's link is; it may become known, or change, without a new epoch."""
+        leader, address = order.state.leader, order.leader_link
+        if not address:
+            return
+        self._link_addresses[leader] = address
+        link = self._leader_links.get(leader)
+        if link is not None:
+            link.move_to(address)
+
+    def _order(self, hosted: Hosted, order: ReplicaOrder) -> None:
+        log = hosted.log
+        self._handle(
+            hosted,
+            Ordered(
+                state=order.state,
+                replicas=order.replicas,
+                min_insync=hosted.settings.min_insync,
+                log_end=Offset(log.log_end),
+                last_epoch=log.last_epoch,
+                log_start=Offset(log.log_start),
+                high_watermark=self._high_watermarks.pop(order.partition, Offset(0)),
+                syncs_first=hosted.settings.syncs_first,
+            ),
+        )
+
+    def _handle(self, hosted: Hosted, event: Event, piece: memoryview | None = None) -> None:
+        """Hand an event to the machine and do what it says, in order."""
+        effects = hosted.machine.handle(event, now_ms=self._clock.monotonic_ms())
+        for effect in effects:
+            self._perform(hosted, effect, piece)
+
+    def _perform(self, hosted: Hosted, effect: Effect, piece: memoryview | None) -> None:  # noqa: C901, PLR0912 - one door, one line each.
+        match effect:
+            case MoveHighWatermark():
+                self._high_watermark_moved(hosted, effect.offset)
+            case AppendToLog():
+                self._append_pushed(hosted, piece)
+            case Report():
+                link = self._leader_links.get(effect.leader)
+                if link is not None:
+                    link.report(hosted, effect)
+            case StoreIsr():
+                self._tasks.spawn(
+                    f"store the ISR of {hosted.partition}", self._store_isr(hosted, effect)
+                )
+            case AllowFollower():
+                session = self._session(effect.broker_id, effect.broker_epoch)
+                if session is not None:
+                    session.allow(hosted, effect)
+            case TellDiverged() | RefuseFollower():
+                session = self._session(effect.broker_id, effect.broker_epoch)
+                if session is not None:
+                    session.refuse(hosted, effect)
+            case BecomeLeader():
+                self._become_leader(hosted, effect)
+            case BecomeFollower():
+                self._become_follower(hosted, effect)
+            case StepDown():
+                self._unfollow(hosted)
+                self._drop_followers(hosted)
+            case FailPending():
+                self._fail_pending(hosted, effect)
+            case TruncateLog():
+                self._truncate(hosted, effect)
+            case StartOverAt():
+                hosted.log.start_over_at(effect.offset)
+                self._truncated(hosted)
+            case AdvanceLogStart():
+                hosted.log.advance_log_start(min(effect.offset, hosted.log.log_end))
+            case _:
+                assert_never(effect)
+
+    # Leading.
+
+    def _become_leader(self, hosted: Hosted, effect: BecomeLeader) -> None:
+        self._unfollow(hosted)
+        # Pushes of a former leadership must not go on: each follower is asked anew where it stands.
+        self._drop_followers(hosted)
+        hosted.log.assign_epoch(effect.epoch)
+        self._say(
+            f"{hosted.partition}: leader in epoch {effect.epoch} from {hosted.log.log_end} on, "
+            f"ISR {list(hosted.machine.isr)}"
+        )
+
+    def _appended(self, hosted: Hosted) -> None:
+        """The leader's log grew: tell the machine and the followers' links."""
+        hosted.mark_followers()
+        self._handle(
+            hosted,
+            Appended(log_end=Offset(hosted.log.log_end), last_epoch=hosted.log.last_epoch),
+        )
+        if hosted.settings.syncs_first:
+            self._sync(hosted)
+
+    def _high_watermark_moved(self, hosted: Hosted, offset: Offset) -> None:
+        self.waiting.moved(hosted.partition, offset)
+        hosted.mark_fetchers()
+        hosted.mark_followers()
+
+    async def _store_isr(self, hosted: Hosted, effect: StoreIsr) -> None:
+        """One guarded transaction; what came of it goes back to the machine."""
+        key = state_key(hosted.partition)
+        _, own_epoch = self._identity()
+        try:
+            entry = await self._store.get(key)
+            if entry is None or own_epoch is None or entry.mod_revision != effect.expected_revision:
+                self._isr_refused(hosted, effect, entry, registered=own_epoch is not None)
+                return
+            stored = decode(PartitionState, entry.value, key=key)
+            changed = replace(stored, isr=effect.isr, elr=effect.elr)
+            guards: list[Guard] = [
+                ModifiedAt(key, effect.expected_revision),
+                CreatedAt(broker_key(self.broker_id), own_epoch),
+                *(CreatedAt(broker_key(b), epoch) for b, epoch in effect.added),
+            ]
+            result = await self._store.txn(guards, [Put(key, encode(changed))])
+            if result.succeeded:
+                self._say(f"{hosted.partition}: ISR {list(effect.isr)}, ELR {list(effect.elr)}")
+                self._handle(hosted, IsrStored(attempt=effect.attempt, revision=result.revision))
+                return
+            self._isr_refused(hosted, effect, await self._store.get(key), registered=True)
+        except StoreUnavailable:
+            self._handle(hosted, IsrUnknown(attempt=effect.attempt))
+
+    def _isr_refused(
+        self, hosted: Hosted, effect: StoreIsr, entry: Entry | None, *, registered: bool
+    ) -> None:
+        if not registered:
+            # Without a registration nothing can be stored; it is on its way.
+            self._handle(hosted, IsrUnknown(attempt=effect.attempt))
+            return
+        state = None
+        if entry is not None:
+            stored = decode(PartitionState, entry.value, key=entry.key)
+            state = StoredState(
+                leader=stored.leader,
+                leader_epoch=stored.leader_epoch,
+                isr=stored.isr,
+                elr=stored.elr,
+                revision=entry.mod_revision,
+            )
+        self._handle(hosted, IsrRefused(attempt=effect.attempt, state=state))
+
+    def _session(self, broker_id: BrokerId, broker_epoch: int) -> FollowerSession | None:
+        session = self._sessions.get(broker_id)
+        return session if session is not None and session.broker_epoch == broker_epoch else None
+
+    def _drop_followers(self, hosted: Hosted) -> None:
+        for session in list(hosted.followers):
+            session.drop(hosted)
+
+    # Following.
+
+    def _become_follower(self, hosted: Hosted, effect: BecomeFollower) -> None:
+        self._drop_followers(hosted)
+        hosted.log.forget_empty_epoch()
+        self._unfollow(hosted, but=effect.leader)
+        link = self._leader_links.get(effect.leader)
+        if link is None:
+            link = self._new_link(effect.leader)
+        self._say(f"{hosted.partition}: following {effect.leader} in epoch {effect.epoch}")
+        link.follow(hosted, self._link_addresses.get(effect.leader, ""))
+
+    def _new_link(self, leader: BrokerId) -> LeaderLink:
+        link = LeaderLink(
+            leader,
+            links=self._links,
+            hello=self._hello,
+            pushed=self._pushed,
+            reached=self._handle,
+            rng=self._rng,
+        )
+        self._leader_links[leader] = link
+        self._link_tasks[leader] = self._tasks.spawn(f"follow {leader}", link.run())
+        return link
+
+    def _hello(self) -> pb.ReplicaHello | None:
+        cluster_id, epoch = self._identity()
+        if epoch is None:
+            return None
+        return pb.ReplicaHello(
+            broker_id=self.broker_id,
+            broker_epoch=epoch,
+            version=PROTOCOL_VERSION,
+            cluster_id=cluster_id,
+        )
+
+    def _pushed(self, hosted: Hosted, part: pb.LeaderPartition, piece: memoryview) -> None:
+        epoch = LeaderEpoch(part.leader_epoch)
+        if not part.error:
+            event: Event = Pushed(
+                leader_epoch=epoch,
+                base_offset=Offset(part.base_offset),
+                size=part.size,
+                high_watermark=Offset(part.high_watermark),
+                log_start=Offset(part.log_start),
+            )
+        elif code_name(part.error) == Diverged.code:
+            event = PushDiverged(
+                leader_epoch=epoch,
+                base_offset=Offset(part.base_offset),
+                leader_end=EpochEnd(LeaderEpoch(part.diverging_epoch), Offset(part.diverging_end)),
+                epochs=hosted.log.epochs.entries,
+            )
+        else:
+            event = PushRefused(
+                leader_epoch=epoch,
+                code=code_name(part.error),
+                log_start=Offset(part.log_start),
+            )
+        self._handle(hosted, event, piece)
+
+    def _append_pushed(self, hosted: Hosted, piece: memoryview | None) -> None:
+        if piece is None:
+            raise InvariantViolation(f"{hosted.partition}: there is nothing to append")
+        try:
+            hosted.log.append_as_follower(
+                piece,
+                now_ms=self._clock.wall_ms(),
+                leader_epoch=hosted.machine.leader_epoch,
+            )
+        except (StorageError, CorruptBatch, NonContiguousAppend) as error:
+            self._say(f"{hosted.partition}: a push could not be appended: {error}")
+            self._handle(hosted, AppendFailed())
+            return
+        self._handle(
+            hosted,
+            Appended(log_end=Offset(hosted.log.log_end), last_epoch=hosted.log.last_epoch),
+        )
+        if hosted.settings.syncs_first:
+            self._sync(hosted)
+
+    def _truncate(self, hosted: Hosted, effect: TruncateLog) -> None:
+        log = hosted.log
+        self._say(f"{hosted.partition}: cutting the log from {log.log_end} to {effect.offset}")
+        if effect.offset < log.log_start:
+            log.start_over_at(effect.offset)
+        else:
+            log.truncate_to(effect.offset, now_ms=self._clock.wall_ms())
+        self._truncated(hosted)
+
+    def _truncated(self, hosted: Hosted) -> None:
+        log = hosted.log
+        hosted.commit.truncate(log.log_end)
+        link = self._leader_links.get(hosted.machine.leader)
+        if link is not None:
+            link.forget_report(hosted)
+        self._handle(
+            hosted,
+            Truncated(
+                log_end=Offset(log.log_end),
+                last_epoch=log.last_epoch,
+                log_start=Offset(log.log_start),
+            ),
+        )
+
+    def _unfollow(self, hosted: Hosted, *, but: BrokerId | None = None) -> None:
+        for leader, link in list(self._leader_links.items()):
+            if leader != but:
+                link.unfollow(hosted)
+
+    # Waiting and syncing.
+
+    def _fail_pending(self, hosted: Hosted, effect: FailPending) -> None:
+        error = error_for(effect.code, f"{hosted.partition}: the leader changed")
+        self.waiting.fail(hosted.partition, error)
+        if effect.fetches:
+            hosted.mark_fetchers()
+
+    def _sync(self, hosted: Hosted) -> None:
+        """flush=ack: one sync at a time; what gathers meanwhile goes with the next one."""
+        hosted.commit.request(hosted.log.log_end, None)
+        if hosted.flushing is None and hosted.commit.begin() is not None:
+            hosted.flushing = self._tasks.spawn(f"sync {hosted.partition}", self._sync_all(hosted))
+
+    async def _sync_all(self, hosted: Hosted) -> None:
+        log = hosted.log
+        try:
+            while True:
+                work = log.begin_flush()
+                if work is not None:
+                    await self._blocking.run(work.run)
+                    log.end_flush(work)
+                hosted.commit.finish(work.up_to if work is not None else log.recovery_point)
+                self._handle(hosted, Synced(log_end=Offset(log.recovery_point)))
+                if hosted.commit.begin() is None:
+                    return
+        except (OSError, TailraceError) as error:
+            failure = error if isinstance(error, TailraceError) else log.fail_flush(error)
+            self._say(f"{hosted.partition}: {failure}")
+            hosted.commit.fail(failure)
+        finally:
+            hosted.flushing = None
+
+
+def _leads(hosted: Hosted) -> bool:
+    return hosted.machine.role is Role.LEADER

@@ -1,0 +1,353 @@
+"""What clients ask of a broker: produce, list offsets, follow the metadata (fetch: `fetching`).
+
+Every request is answered, with an error if need be; a stream is only broken when it breaks the
+rules. Bytes that wait for their replicas are bounded per stream (it is not read on meanwhile) and
+in all (refused with OVERLOADED and a hint when to try again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tailrace.broker.hosted import Hosted
+from tailrace.broker.replicas import Replicas
+from tailrace.broker.settings import BrokerSettings
+from tailrace.clock import Clock
+from tailrace.errors import (
+    InvalidRequest,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OutOfOrderSequence,
+    Overloaded,
+    StorageError,
+    TailraceError,
+    Unreachable,
+)
+from tailrace.log.admission import BatchResult
+from tailrace.model import TopicPartition
+from tailrace.replication.partition import Role
+from tailrace.runtime import Tasks
+from tailrace.transport.rpc import Stream
+from tailrace.transport.wire import error_code, from_partition
+from tailrace.v1 import broker_pb2 as pb
+from tailrace.v1.common_pb2 import ClusterMetadata
+
+PRODUCE_TIMEOUT_MS: Final = 30_000
+PRODUCE_TIMEOUT_MAX_MS: Final = 600_000
+OVERLOADED_RETRY_MS: Final = 100
+
+
+class _Load:
+    """Bytes of requests that wait for their replicas, over all streams."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class ProduceService:
+    """Serves produce streams."""
+
+    def __init__(self, settings: BrokerSettings, replicas: Replicas, clock: Clock) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._clock = clock
+        self._load = _Load()
+
+    async def produce(self, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]) -> None:
+        """Read requests in order, append at once, answer when the replicas have it."""
+        session = _ProduceStream(self, stream)
+        await session.run()
+
+    def admit(self, size: int) -> TailraceError | None:
+        if self._load.bytes + size > self._settings.produce_bytes_max:
+            return Overloaded(
+                f"{self._load.bytes} bytes already wait for their replicas, "
+                f"the limit is {self._settings.produce_bytes_max}"
+            )
+        self._load.bytes += size
+        return None
+
+    def release(self, size: int) -> None:
+        self._load.bytes -= size
+
+    @property
+    def connection_bytes_max(self) -> int:
+        return self._settings.connection_bytes_max
+
+    def append(self, part: pb.PartitionBatches, *, acks: int, timeout_ms: int) -> _Pending:
+        """Append the batches of one partition; what is to be answered may have to wait."""
+        partition = from_partition(part.partition)
+        answer = pb.PartitionProduced(partition=part.partition, leader=-1, leader_epoch=-1)
+        try:
+            hosted = self._replicas.find(partition, part.topic_id)
+            acks_all = acks in {pb.ACKS_ALL, pb.ACKS_UNSPECIFIED}
+            results = self._replicas.append(
+                hosted, part.batches, leader_epoch=part.leader_epoch, acks_all=acks_all
+            )
+        except TailraceError as error:
+            self._refuse(answer, partition, error)
+            return _Pending(answer, None)
+        except OSError as error:
+            self._refuse(answer, partition, StorageError(str(error)))
+            return _Pending(answer, None)
+        needed = _fill(answer, results)
+        if not acks_all or needed <= hosted.machine.high_watermark:
+            return _Pending(answer, None)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        try:
+            waiter = self._replicas.waiting.for_offset(partition, needed, deadline_ms)
+        except Overloaded as error:
+            # It is appended: the client learns where, and that nobody vouches for it yet.
+            self._refuse(answer, partition, error)
+            return _Pending(answer, None)
+        return _Pending(answer, waiter, hosted)
+
+    def confirmed(self, pending: _Pending) -> None:
+        """The replicas have it, or it failed: complete the answer."""
+        waiter = pending.waiter
+        if waiter is None:
+            return
+        error = waiter.result()
+        hosted = pending.hosted
+        if error is None and hosted is not None:
+            machine = hosted.machine
+            if machine.role is Role.LEADER and len(machine.isr) < machine.min_insync:
+                error = NotEnoughReplicasAfterAppend(
+                    f"{hosted.partition}: appended, but only {list(machine.isr)} are in sync"
+                )
+        if error is not None:
+            self._refuse(pending.answer, from_partition(pending.answer.partition), error)
+
+    def _refuse(
+        self, answer: pb.PartitionProduced, partition: TopicPartition, error: TailraceError
+    ) -> None:
+        answer.error = error_code(error.code)
+        answer.message = str(error)
+        hosted = self._replicas.get(partition)
+        if isinstance(error, NotLeader) and hosted is not None:
+            if hosted.machine.leader != self._replicas.broker_id:
+                answer.leader = hosted.machine.leader
+            answer.leader_epoch = hosted.machine.leader_epoch
+        if isinstance(error, Overloaded):
+            answer.retry_after_ms = OVERLOADED_RETRY_MS
+
+
+class _Pending:
+    """The answer for one partition, and what it waits for."""
+
+    __slots__ = ("answer", "hosted", "waiter")
+
+    def __init__(
+        self,
+        answer: pb.PartitionProduced,
+        waiter: asyncio.Future[TailraceError | None] | None,
+        hosted: Hosted | None = None,
+    ) -> None:
+        self.answer = answer
+        self.waiter = waiter
+        self.hosted = hosted
+
+
+class _Request:
+    """One produce request until it is answered."""
+
+    __slots__ = ("correlation", "open", "pending", "size", "wanted")
+
+    def __init__(self, correlation: int, size: int, *, wanted: bool) -> None:
+        self.correlation = correlation
+        self.size = size
+        self.wanted = wanted
+        self.pending: list[_Pending] = []
+        self.open = 0
+
+
+class _ProduceStream:
+    """One client's stream: requests in, answers out as they finish."""
+
+    def __init__(
+        self, service: ProduceService, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]
+    ) -> None:
+        self._service = service
+        self._stream = stream
+        self._ready: deque[pb.ProduceResponse] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._bytes = 0
+        self._ended = False
+
+    async def run(self) -> None:
+        tasks = Tasks(lambda _, __: self._stream.cancel())
+        tasks.spawn("answer produce requests", self._answer_all())
+        try:
+            while (request := await self._stream.recv()) is not None:
+                self._take(request)
+                while self._bytes > self._service.connection_bytes_max:
+                    self._room.clear()
+                    await self._room.wait()
+            while self._bytes or self._ready:
+                self._room.clear()
+                await self._room.wait()
+        except Unreachable:
+            return
+        finally:
+            self._ended = True
+            await tasks.close()
+            self._service.release(self._bytes)
+
+    def _take(self, message: pb.ProduceRequest) -> None:
+        size = sum(len(part.batches) for part in message.partitions)
+        request = _Request(message.correlation, size, wanted=message.acks != pb.ACKS_NONE)
+        error = self._problem(message) or self._service.admit(size)
+        if error is not None:
+            for part in message.partitions:
+                answer = pb.PartitionProduced(partition=part.partition, leader=-1, leader_epoch=-1)
+                answer.error, answer.message = error_code(error.code), str(error)
+                if isinstance(error, Overloaded):
+                    answer.retry_after_ms = OVERLOADED_RETRY_MS
+                request.pending.append(_Pending(answer, None))
+            request.size = 0
+            self._finish(request)
+            return
+        self._bytes += size
+        timeout_ms = min(message.timeout_ms or PRODUCE_TIMEOUT_MS, PRODUCE_TIMEOUT_MAX_MS)
+        for part in message.partitions:
+            pending = self._service.append(part, acks=message.acks, timeout_ms=timeout_ms)
+            request.pending.append(pending)
+            if pending.waiter is not None:
+                request.open += 1
+                pending.waiter.add_done_callback(partial(self._closer, request))
+        if request.open == 0:
+            self._finish(request)
+
+    def _problem(self, message: pb.ProduceRequest) -> TailraceError | None:
+        try:
+            named = [from_partition(part.partition) for part in message.partitions]
+        except InvalidRequest as error:
+            return error
+        if not named or len(set(named)) != len(named):
+            return InvalidRequest("a produce request names each of its partitions once")
+        return None
+
+    def _closer(self, request: _Request, _: object) -> None:
+        request.open -= 1
+        if request.open == 0 and not self._ended:
+            for pending in request.pending:
+                self._service.confirmed(pending)
+            self._finish(request)
+
+    def _finish(self, request: _Request) -> None:
+        self._bytes -= request.size
+        self._service.release(request.size)
+        if request.wanted:
+            answers = [pending.answer for pending in request.pending]
+            self._ready.append(
+                pb.ProduceResponse(correlation=request.correlation, partitions=answers)
+            )
+            self._wake.set()
+        self._room.set()
+
+    async def _answer_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._ready:
+                await self._stream.send(self._ready[0])
+                self._ready.popleft()
+            self._room.set()
+
+
+def _fill(answer: pb.PartitionProduced, results: list[BatchResult]) -> int:
+    """Put the results into the answer; return the offset that must be replicated."""
+    needed = 0
+    for result in results:
+        batch = answer.batches.add(
+            base_offset=result.base_offset,
+            last_offset=result.last_offset,
+            timestamp_ms=result.timestamp_ms,
+            duplicate=result.duplicate,
+        )
+        if result.error is not None:
+            batch.error, batch.message = error_code(result.error.code), str(result.error)
+            if isinstance(result.error, OutOfOrderSequence) and result.error.due_sequence >= 0:
+                batch.due_sequence = result.error.due_sequence
+            if not answer.error:
+                answer.error, answer.message = batch.error, batch.message
+        else:
+            needed = max(needed, result.last_offset + 1)
+    return needed
+
+
+class OffsetService:
+    """Looks up offsets."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        return pb.ListOffsetsResponse(offsets=[self._look_up(query) for query in request.queries])
+
+    def _look_up(self, query: pb.OffsetQuery) -> pb.OffsetFound:
+        found = pb.OffsetFound(partition=query.partition, offset=-1, timestamp_ms=-1)
+        try:
+            hosted = self._replicas.find(from_partition(query.partition))
+            if hosted.machine.role is not Role.LEADER:
+                raise NotLeader(f"{hosted.partition} is led by {hosted.machine.leader}")
+            found.leader_epoch = hosted.machine.leader_epoch
+            high_watermark = hosted.machine.high_watermark
+            if query.position == pb.OFFSET_POSITION_EARLIEST:
+                found.offset = hosted.log.log_start
+            elif query.position == pb.OFFSET_POSITION_LATEST:
+                found.offset = high_watermark
+            else:
+                timed = hosted.log.offset_for_time(query.timestamp_ms, up_to=high_watermark)
+                if timed is not None:
+                    found.offset, found.timestamp_ms = timed
+        except TailraceError as error:
+            found.error, found.message = error_code(error.code), str(error)
+        return found
+
+
+class MetadataService:
+    """Keeps the newest picture of the cluster and pushes it to those who watch."""
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
+        self._changed = asyncio.Event()
+        # Before the controller has told anything.
+        self.metadata = ClusterMetadata(revision=-1)
+
+    def update(self, metadata: ClusterMetadata) -> None:
+        """Take a newer picture; an older one is ignored."""
+        if metadata.revision < self.metadata.revision:
+            return
+        self.metadata = metadata
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._on_change()
+
+    async def watch(
+        self,
+        request: pb.WatchMetadataRequest,
+        stream: Stream[pb.WatchMetadataResponse, pb.WatchMetadataRequest],
+    ) -> None:
+        wanted = set(request.topics)
+        try:
+            while True:
+                changed = self._changed
+                await stream.send(pb.WatchMetadataResponse(metadata=self._picture(wanted)))
+                await changed.wait()
+        except Unreachable:
+            return
+
+    def _picture(self, wanted: set[str]) -> ClusterMetadata:
+        if not wanted:
+            return self.metadata
+        picture = ClusterMetadata()
+        picture.CopyFrom(self.metadata)
+        del picture.topics[:]
+        picture.topics.extend(topic for topic in self.metadata.topics if topic.name in wanted)
+        return picture

@@ -1,0 +1,46 @@
+"""The settings of a broker: addresses, leases, limits. Frozen, validated, units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace.config import FolderConfig, LogConfig
+from tailrace.errors import InvalidConfig
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What one broker is told at its start."""
+
+    broker_id: int
+    listen: str = "127.0.0.1:9092"
+    link_listen: str = "127.0.0.1:9093"
+    # What others are told to connect to; empty: the address listened on.
+    advertised: str = ""
+    link_advertised: str = ""
+    rack: str = ""
+    lease_ttl_ms: int = 5_000
+    health_interval_ms: int = 1_000
+    replica_lag_time_max_ms: int = 10_000
+    checkpoint_interval_ms: int = 5_000
+    flush_interval_ms: int = 30_000
+    controlled_shutdown_timeout_ms: int = 10_000
+    # Bytes of produce requests that wait for their replicas, over all connections and in one.
+    produce_bytes_max: int = 256 * _MIB
+    connection_bytes_max: int = 64 * _MIB
+    # One pushed frame of a replica link, and one response of a fetch stream, gather this much.
+    link_frame_bytes: int = 1 * _MIB
+    fetch_response_bytes: int = 1 * _MIB
+    # How much credit a fetching client can have outstanding.
+    fetch_credit_bytes_max: int = 256 * _MIB
+    folders: FolderConfig = field(default_factory=FolderConfig)
+    log_defaults: LogConfig = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.broker_id < 2**31:
+            raise InvalidConfig(f"broker.id must be from 0 to 2147483647, not {self.broker_id}")
+        for name in ("lease_ttl_ms", "health_interval_ms", "replica_lag_time_max_ms"):
+            if getattr(self, name) < 100:
+                raise InvalidConfig(f"{name.replace('_', '.')} must be at least 100 ms")

@@ -1,0 +1,256 @@
+"""Fetch streams: what is pushed, when, and how much; and what ends the reading of a partition."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.transport.rpc import Stream
+from tailrace.transport.wire import code_name, to_partition
+from tailrace.v1 import broker_pb2 as pb
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, next_offset, simulate
+
+Fetching = Stream[pb.FetchRequest, pb.FetchResponse]
+MUCH = 1 << 20
+
+
+def wanted(
+    offset: int = 0, *, leader_epoch: int = -1, last_epoch: int = -1, topic_id: str = ""
+) -> pb.FetchPartition:
+    return pb.FetchPartition(
+        partition=to_partition(T0),
+        topic_id=topic_id,
+        offset=offset,
+        leader_epoch=leader_epoch,
+        last_epoch=last_epoch,
+    )
+
+
+async def one(stream: Fetching) -> pb.PartitionFetched:
+    response = await stream.recv()
+    assert response is not None
+    (part,) = response.partitions
+    return part
+
+
+async def nothing_more_comes(stream: Fetching, seconds: float) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            # To cancel it breaks the stream.
+            await stream.recv()
+
+
+async def lead_alone(trio: Trio, **settings: int) -> None:
+    """One broker, one replica: all that is appended is committed."""
+    await trio.start(0, **settings)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,))
+
+
+async def refusal(trio: Trio, partition: pb.FetchPartition, *, to: int = 0) -> pb.PartitionFetched:
+    stream = trio.fetching(to)
+    await stream.send(pb.FetchRequest(add=[partition], credit_bytes=MUCH))
+    part = await one(stream)
+    stream.cancel()
+    return part
+
+
+@simulate
+async def test_what_is_committed_is_pushed_as_it_comes(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0)
+    await trio.produce()
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted(topic_id=TOPIC_ID)], credit_bytes=MUCH))
+    part = await one(stream)
+    assert (part.high_watermark, next_offset(part.batches)) == (3, 3)
+    assert (part.leader, part.leader_epoch, part.log_start) == (-1, 0, 0)
+    began_ms = trio.loop.now_ms
+    await trio.produce()
+    part = await one(stream)
+    assert next_offset(part.batches) == 6
+    assert trio.loop.now_ms - began_ms < 100
+
+
+@simulate
+async def test_what_is_not_committed_is_not_read(trio: Trio) -> None:
+    await trio.start(0)
+    await trio.lead(0, 0)
+    await trio.produce(acks=pb.ACKS_LEADER)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
+    part = await one(stream)
+    assert (part.high_watermark, part.batches) == (0, b"")
+
+
+@simulate
+async def test_nothing_is_sent_without_credit(trio: Trio) -> None:
+    await lead_alone(trio)
+    for _ in range(4):
+        await trio.produce()
+    size = len(batch())
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], max_wait_ms=100))
+    for credit, end in ((2 * size, 6), (size, 9)):
+        receiving = trio.loop.create_task(one(stream), name="receive")
+        await asyncio.sleep(2)
+        assert not receiving.done()
+        await stream.send(pb.FetchRequest(credit_bytes=credit))
+        assert next_offset((await receiving).batches) == end
+
+
+@simulate
+async def test_a_response_has_a_size_and_the_rest_comes_after_it(trio: Trio) -> None:
+    await lead_alone(trio, fetch_response_bytes=len(batch()) + 1)
+    for _ in range(3):
+        await trio.produce()
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH))
+    assert [next_offset((await one(stream)).batches) for _ in range(3)] == [3, 6, 9]
+
+
+@simulate
+async def test_credit_is_bounded(trio: Trio) -> None:
+    size = len(batch())
+    await lead_alone(trio, fetch_credit_bytes_max=size)
+    for _ in range(3):
+        await trio.produce()
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=10 * size, max_wait_ms=100))
+    assert next_offset((await one(stream)).batches) == 3
+    await nothing_more_comes(stream, 1)
+
+
+@simulate
+async def test_few_bytes_wait_for_more_or_for_the_longest_wait(trio: Trio) -> None:
+    await lead_alone(trio)
+    size = len(batch())
+    await trio.produce()
+    stream = trio.fetching()
+    began_ms = trio.loop.now_ms
+    await stream.send(
+        pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, min_bytes=size + 1, max_wait_ms=1_000)
+    )
+    assert next_offset((await one(stream)).batches) == 3
+    assert 1_000 <= trio.loop.now_ms - began_ms < 1_100
+    began_ms = trio.loop.now_ms
+    await trio.produce()
+    await trio.produce()
+    assert next_offset((await one(stream)).batches) == 9
+    assert trio.loop.now_ms - began_ms < 500
+
+
+@simulate
+async def test_a_quiet_partition_is_told_of_after_the_longest_wait(trio: Trio) -> None:
+    await lead_alone(trio)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=200))
+    for _ in range(2):
+        part = await one(stream)
+        assert (part.error, part.batches, part.high_watermark) == (0, b"", 0)
+    assert 400 <= trio.loop.now_ms < 600
+
+
+@simulate
+async def test_a_partition_that_is_removed_is_read_no_more(trio: Trio) -> None:
+    await lead_alone(trio)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
+    await one(stream)
+    assert len(trio.hosted(0).fetchers) == 1
+    await stream.send(pb.FetchRequest(remove=[to_partition(T0)]))
+    await trio.until(lambda: not trio.hosted(0).fetchers)
+    await trio.produce()
+    await nothing_more_comes(stream, 1)
+
+
+@simulate
+async def test_a_client_that_goes_away_is_forgotten(trio: Trio) -> None:
+    await lead_alone(trio)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH))
+    await one(stream)
+    stream.cancel()
+    await trio.until(lambda: not trio.hosted(0).fetchers)
+
+
+@simulate
+async def test_a_new_leader_is_named_when_the_role_changes(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=60_000))
+    await asyncio.sleep(0.1)
+    await trio.lead(1, 1)
+    part = await one(stream)
+    assert (code_name(part.error), part.leader, part.leader_epoch) == ("NOT_LEADER", 1, 1)
+    assert not trio.hosted(0).fetchers
+
+
+@simulate
+async def test_a_role_change_is_told_to_a_client_without_credit(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], max_wait_ms=100))
+    await asyncio.sleep(0.1)
+    await trio.lead(1, 1)
+    await stream.send(pb.FetchRequest(credit_bytes=1))
+    assert code_name((await one(stream)).error) == "NOT_LEADER"
+
+
+@simulate
+async def test_who_must_not_read_here_is_told_why(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 3)
+    unknown = pb.FetchPartition(partition=to_partition(T1), leader_epoch=-1, last_epoch=-1)
+    part = await refusal(trio, unknown)
+    assert (code_name(part.error), part.leader) == ("UNKNOWN_TOPIC", -1)
+    part = await refusal(trio, wanted(topic_id="another"))
+    assert code_name(part.error) == "UNKNOWN_TOPIC_ID"
+    part = await refusal(trio, wanted(), to=2)
+    assert (code_name(part.error), part.leader, part.leader_epoch) == ("NOT_LEADER", 0, 3)
+    assert code_name((await refusal(trio, wanted(leader_epoch=2))).error) == "FENCED_EPOCH"
+    assert code_name((await refusal(trio, wanted(leader_epoch=4))).error) == "UNKNOWN_EPOCH"
+
+
+@simulate
+async def test_offsets_outside_of_the_log_are_refused(trio: Trio) -> None:
+    await lead_alone(trio)
+    await trio.produce()
+    await trio.produce()
+    trio.hosted(0).log.advance_log_start(3)
+    for offset in (2, 7):
+        part = await refusal(trio, wanted(offset))
+        assert (code_name(part.error), part.log_start) == ("OFFSET_OUT_OF_RANGE", 3)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted(3)], credit_bytes=MUCH))
+    assert next_offset((await one(stream)).batches) == 6
+
+
+@simulate
+async def test_a_past_that_is_gone_is_told_with_where_it_parted(trio: Trio) -> None:
+    await lead_alone(trio)
+    await trio.produce()
+    await trio.lead(0, 4, isr=(0,), replicas=(0,))
+    await trio.produce()
+    # Records up to 5 were read in epoch 0, which ended at 3 here.
+    part = await refusal(trio, wanted(5, last_epoch=0))
+    assert (code_name(part.error), part.agreed_offset) == ("TRUNCATED", 3)
+    # Epoch 2 was never led here.
+    part = await refusal(trio, wanted(2, last_epoch=2))
+    assert (code_name(part.error), part.agreed_offset) == ("TRUNCATED", 2)
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted(3, last_epoch=0)], credit_bytes=MUCH))
+    assert next_offset((await one(stream)).batches) == 6
+
+
+@simulate
+async def test_what_is_not_in_the_last_segment_is_read_off_the_loop(trio: Trio) -> None:
+    await lead_alone(trio)
+    await trio.produce()
+    trio.hosted(0).log.roll()
+    await trio.produce()
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH))
+    assert [next_offset((await one(stream)).batches) for _ in range(2)] == [3, 6]

@@ -1,0 +1,189 @@
+"""A broker's key in the store: one for every life, never two at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from simulation.loop import SimLoop, run
+from tailrace.broker.registration import Registration
+from tailrace.meta.keys import BrokerRegistration, broker_key, decode, encode
+from tailrace.meta.memory import MemoryEtcd
+from tailrace.meta.store import Delete, Put
+from tailrace.model import BrokerId
+
+KEY = broker_key(1)
+TTL_MS = 3_000
+FACTS = BrokerRegistration(
+    broker_id=BrokerId(1),
+    host="b1",
+    port=9092,
+    link_host="b1",
+    link_port=9093,
+    incarnation="mine",
+    rack="r",
+    tail_may_be_lost=False,
+)
+
+
+class Bench:
+    """A store, and registrations that run against it."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.etcd = MemoryEtcd()
+        self.said: list[str] = []
+        self.epochs: list[int] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self, facts: BrokerRegistration = FACTS) -> Registration:
+        registration = Registration(
+            self.etcd.connect(timeout_ms=500),
+            facts,
+            lease_ttl_ms=TTL_MS,
+            on_registered=self.epochs.append,
+            say=self.said.append,
+        )
+        self.task = self.loop.create_task(registration.run(), name="registration")
+        return registration
+
+    async def stop(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    def stored(self) -> BrokerRegistration:
+        entry = self.etcd.get(KEY)
+        assert entry is not None
+        return decode(BrokerRegistration, entry.value)
+
+
+def simulate(main: Callable[[Bench], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        run(lambda loop: main(Bench(loop)), 1)
+
+    return test
+
+
+@simulate
+async def test_the_create_revision_is_the_epoch_for_as_long_as_it_is_renewed(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(10 * TTL_MS / 1000)
+    entry = bench.etcd.get(KEY)
+    assert entry is not None
+    assert bench.epochs == [entry.create_revision]
+    assert registration.epoch == entry.create_revision
+    assert bench.stored() == FACTS
+    assert entry.lease in bench.etcd.leases()
+
+
+@simulate
+async def test_another_folders_key_is_waited_for(bench: Bench) -> None:
+    other = bench.etcd.grant_lease(60_000)
+    bench.etcd.txn([], [Put(KEY, encode(replace(FACTS, incarnation="other", host="x")), other)])
+    registration = bench.start()
+    # Longer than our own lease, which must not lapse meanwhile.
+    await asyncio.sleep(3 * TTL_MS / 1000)
+    assert registration.epoch is None
+    assert bench.stored().host == "x"
+    assert "another data folder" in bench.said[0]
+    bench.etcd.revoke_lease(other)
+    await asyncio.sleep(1)
+    assert bench.epochs == [registration.epoch]
+    assert bench.stored() == FACTS
+
+
+@simulate
+async def test_a_former_life_is_ended_at_once(bench: Bench) -> None:
+    former = bench.etcd.grant_lease(60_000)
+    bench.etcd.txn([], [Put(KEY, encode(FACTS), former)])
+    before = bench.etcd.revision
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    assert former not in bench.etcd.leases()
+    assert registration.epoch is not None
+    assert registration.epoch > before
+
+
+@simulate
+async def test_a_key_that_is_gone_is_made_anew_with_a_new_epoch(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    first = registration.epoch
+    bench.etcd.txn([], [Delete(KEY)])
+    await asyncio.sleep(TTL_MS / 1000)
+    assert first is not None
+    assert len(bench.epochs) == 2
+    assert registration.epoch == bench.epochs[1] > first
+
+
+@simulate
+async def test_a_lease_that_lapsed_is_made_anew(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    (lease,) = bench.etcd.leases()
+    bench.etcd.revoke_lease(lease)
+    await asyncio.sleep(TTL_MS / 1000)
+    assert len(bench.epochs) == 2
+    assert registration.epoch == bench.epochs[-1]
+
+
+@simulate
+async def test_a_store_that_does_not_answer_changes_nothing(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    bench.etcd.stop()
+    await asyncio.sleep(10)
+    assert registration.epoch == bench.epochs[0]
+    assert any("does not answer" in each for each in bench.said)
+    bench.etcd.start()
+    await asyncio.sleep(10)
+    assert bench.epochs == [registration.epoch]
+
+
+@simulate
+async def test_draining_keeps_the_other_facts(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    entry = bench.etcd.get(KEY)
+    assert entry is not None
+    # As a controller may: a fact changed, the lease kept.
+    bench.etcd.txn([], [Put(KEY, encode(replace(FACTS, tail_may_be_lost=True)), entry.lease)])
+    await registration.set_draining()
+    assert bench.stored() == replace(FACTS, tail_may_be_lost=True, draining=True)
+    await asyncio.sleep(2 * TTL_MS / 1000)
+    assert len(bench.epochs) == 1
+
+
+@simulate
+async def test_draining_touches_no_other_life(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    bench.etcd.txn([], [Delete(KEY)])
+    bench.etcd.txn([], [Put(KEY, encode(replace(FACTS, incarnation="other")))])
+    await registration.set_draining()
+    assert not bench.stored().draining
+
+
+@simulate
+async def test_to_close_takes_the_key_and_the_lease_away(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    await bench.stop()
+    await registration.close()
+    assert bench.etcd.get(KEY) is None
+    assert bench.etcd.leases() == []
+    assert registration.epoch is None
+
+
+@simulate
+async def test_to_close_leaves_anothers_key(bench: Bench) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    await bench.stop()
+    bench.etcd.txn([], [Delete(KEY)])
+    bench.etcd.txn([], [Put(KEY, encode(replace(FACTS, incarnation="other")))])
+    await registration.close()
+    assert bench.stored().incarnation == "other"

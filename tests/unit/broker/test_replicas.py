@@ -1,0 +1,248 @@
+"""The shell around the replica machines: roles, ISR changes, syncs, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.errors import UnknownTopic, UnknownTopicId
+from tailrace.meta.keys import state_key
+from tailrace.meta.store import Delete
+from tailrace.replication.partition import Role
+from tailrace.transport.wire import code_name, to_partition
+from tailrace.v1 import broker_pb2, control_pb2
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
+
+LAG_MS = 1_000
+
+
+async def start(trio: Trio, *numbers: int) -> None:
+    await trio.start(*numbers, replica_lag_time_max_ms=LAG_MS)
+
+
+@simulate
+async def test_a_partition_is_found_by_name_and_id(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    replicas = trio.replicas(0)
+    assert replicas.find(T0, TOPIC_ID) is replicas.get(T0)
+    assert list(replicas.hosted()) == [replicas.find(T0)]
+    with pytest.raises(UnknownTopic):
+        replicas.find(T1)
+    with pytest.raises(UnknownTopicId):
+        replicas.find(T0, "another")
+
+
+@simulate
+async def test_a_repeated_or_older_order_changes_nothing(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 3)
+    await trio.produce()
+    old = control_pb2.PartitionOrder(
+        partition=to_partition(T0),
+        topic_id=TOPIC_ID,
+        leader=1,
+        leader_epoch=2,
+        isr=[1],
+        replicas=[0, 1, 2],
+        revision=1,
+        leader_link="b1:9093",
+    )
+    assert not (await trio.send_order(0, old)).errors
+    machine = trio.hosted(0).machine
+    assert (machine.role, machine.leader_epoch, machine.isr) == (Role.LEADER, 3, (0, 1, 2))
+    assert not (await trio.produce()).error
+
+
+@simulate
+async def test_the_data_of_a_former_topic_goes(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    await trio.produce()
+    await trio.lead(0, 0, topic_id="new-id")
+    await trio.produce(topic_id="new-id")
+    assert trio.ends() == [3, 3, 3]
+    assert trio.heard("removing the data of a former topic")
+
+
+@simulate
+async def test_new_settings_reach_the_log(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,))
+    before = trio.hosted(0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), config={"retention.ms": "12345"})
+    assert trio.hosted(0) is before
+    assert before.log.config.retention_ms == 12345
+
+
+@simulate
+async def test_a_follower_that_is_late_leaves_the_isr_and_comes_back(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    trio.network.isolate("b2", ["b0", "b1"])
+    began_ms = trio.loop.now_ms
+    # It waits for the late one, then goes on without it.
+    answer = await trio.produce(timeout_ms=10_000)
+    assert not answer.error
+    assert LAG_MS <= trio.loop.now_ms - began_ms < 2 * LAG_MS
+    assert (await trio.stored()).isr == (0, 1)
+    trio.network.heal()
+    await trio.until(lambda: trio.hosted(0).machine.isr == (0, 1, 2))
+    assert (await trio.stored()).isr == (0, 1, 2)
+    assert trio.ends() == [3, 3, 3]
+
+
+@simulate
+async def test_too_few_in_sync_hold_the_high_watermark(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0)
+    answer = await trio.produce(timeout_ms=20_000)
+    assert code_name(answer.error) in {
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "REQUEST_TIMED_OUT",
+    }
+    state = await trio.stored()
+    assert state.isr == (0,)
+    assert state.elr != ()
+    assert trio.hosted(0).machine.high_watermark == 0
+    assert code_name((await trio.produce()).error) == "NOT_ENOUGH_REPLICAS"
+
+
+@simulate
+async def test_an_isr_change_waits_for_the_store(trio: Trio) -> None:
+    await start(trio, 0, 1)
+    await trio.lead(0, 0)
+    trio.etcd.stop()
+    answer = await trio.produce(timeout_ms=4_000)
+    assert code_name(answer.error) == "REQUEST_TIMED_OUT"
+    trio.etcd.start()
+    await trio.until(lambda: trio.hosted(0).machine.high_watermark == 3)
+    assert (await trio.stored()).isr == (0, 1)
+
+
+@simulate
+async def test_a_leader_that_was_deposed_in_the_store_cannot_change_the_isr(trio: Trio) -> None:
+    await start(trio, 0, 1)
+    await trio.lead(0, 0)
+    # Decided, but the order has not come yet.
+    await trio.lead(1, 1, isr=(0, 1, 2), to=())
+    answer = await trio.produce(timeout_ms=5_000)
+    assert code_name(answer.error) in {"REQUEST_TIMED_OUT", "NOT_LEADER"}
+    state = await trio.stored()
+    assert (state.leader, state.isr) == (1, (0, 1, 2))
+    assert trio.hosted(0).machine.high_watermark == 0
+
+
+@simulate
+async def test_a_partition_that_is_gone_from_the_store_keeps_its_isr(trio: Trio) -> None:
+    await start(trio, 0, 1)
+    await trio.lead(0, 0)
+    await trio.store.txn([], [Delete(state_key(T0))])
+    answer = await trio.produce(timeout_ms=4_000)
+    assert answer.error
+    assert trio.etcd.get(state_key(T0)) is None
+
+
+@simulate
+async def test_flush_ack_syncs_before_it_counts(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0, config={"flush": "ack"})
+    assert not (await trio.produce()).error
+    synced = [trio.hosted(each).log.recovery_point for each in (0, 1, 2)]
+    assert synced == [3, 3, 3]
+
+
+@simulate
+async def test_a_sync_that_fails_takes_the_log_out_of_service(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), config={"flush": "ack"})
+    assert not (await trio.produce()).error
+    trio.files[0].fail_next_sync(".log")
+    answer = await trio.produce(timeout_ms=1_000)
+    assert answer.error
+    assert trio.hosted(0).machine.high_watermark == 3
+    assert code_name((await trio.produce()).error) == "LOG_CLOSED"
+
+
+@simulate
+async def test_without_flush_ack_nothing_is_synced_until_it_is_time(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,))
+    await trio.produce()
+    assert trio.hosted(0).log.recovery_point == 0
+    await trio.processes[0].spawn("flush", trio.replicas(0).flush_all())
+    assert trio.hosted(0).log.recovery_point == 3
+
+
+@simulate
+async def test_retention_removes_old_segments_below_the_high_watermark(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), config={"retention.ms": "1000"})
+    await trio.produce()
+    trio.hosted(0).log.roll()
+    await asyncio.sleep(2)
+    await trio.produce(batch(timestamp_ms=trio.clock.wall_ms()))
+    trio.replicas(0).expire_records()
+    assert trio.hosted(0).log.log_start == 3
+    assert trio.heard("segments gone")
+
+
+@simulate
+async def test_a_restart_finds_the_records_and_the_high_watermark(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    await trio.produce()
+    await trio.stop_broker(0)
+    await trio.start_broker(0)
+    await trio.until(lambda: trio.brokers[0].epoch)
+    assert trio.replicas(0).get(T0) is None
+    await trio.lead(1, 1, isr=(1, 2))
+    assert trio.hosted(0).log.log_end == 3
+    await trio.until(lambda: trio.hosted(0).machine.high_watermark == 3)
+    await trio.until(lambda: trio.hosted(1).machine.isr == (0, 1, 2))
+
+
+@simulate
+async def test_a_leader_hands_over_without_losing_what_is_committed(trio: Trio) -> None:
+    await start(trio)
+    for epoch in range(4):
+        leader = epoch % 3
+        await trio.lead(leader, epoch)
+        assert not (await trio.produce(to=leader)).error
+    await trio.until(lambda: trio.ends() == [12, 12, 12])
+    assert [trio.hosted(each).machine.role for each in (0, 1, 2)].count(Role.LEADER) == 1
+
+
+@simulate
+async def test_nobody_leads(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    await trio.produce()
+    await trio.lead(-1, 1)
+    for number in (0, 1, 2):
+        assert trio.hosted(number).machine.role is not Role.LEADER
+        answer = await trio.produce(to=number, acks=broker_pb2.ACKS_LEADER)
+        assert (code_name(answer.error), answer.leader) == ("NOT_LEADER", -1)
+
+
+@simulate
+async def test_stray_partitions_are_those_not_named(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,))
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=T1)
+    assert trio.replicas(0).stray({T0}) == [(T1, TOPIC_ID)]
+    assert trio.replicas(0).stray({T0, T1}) == []
+
+
+@simulate
+async def test_those_who_wait_are_told_when_the_broker_ends(trio: Trio) -> None:
+    await start(trio, 0)
+    await trio.lead(0, 0)
+    hosted = trio.hosted(0)
+    waiter = trio.replicas(0).waiting.for_offset(T0, 5, 10**9)
+    trio.processes[0].run(trio.replicas(0).stop_serving)
+    await asyncio.sleep(0)
+    assert waiter.done()
+    assert waiter.result() is not None
+    assert hosted.machine.role is not Role.LEADER
