@@ -1,0 +1,364 @@
+"""A controller: stands by until `/controller` is free, takes it, and reigns until it is lost.
+
+`/controller` elects, it does not protect: every write is guarded by the revision that made the key,
+and every order carries the controller epoch, which is raised in the same transaction. So a
+controller that was paused, cut off or declared dead while it was not can do no harm; it only has to
+notice. A keep-alive that was answered proves nothing (a deposed leader of the store may have
+answered it): each is followed by a linearizable read of the key. While nobody can be asked, and the
+lease may be over, brokers are told nothing.
+
+One that stands by looks whether the active one's process is there: when its address refuses
+connections, nobody has to wait for the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from tailrace.clock import Clock
+from tailrace.controller.facts import Term
+from tailrace.controller.health import is_refused
+from tailrace.controller.producers import ProducerIds
+from tailrace.controller.reconciler import Reconciler
+from tailrace.controller.retries import Backoff
+from tailrace.controller.service import ControllerService, Reign
+from tailrace.controller.settings import ControllerSettings
+from tailrace.errors import (
+    CorruptCheckpoint,
+    InvariantViolation,
+    LeaseLost,
+    NotController,
+    StoreUnavailable,
+)
+from tailrace.meta.image import ClusterImage, LiveBroker
+from tailrace.meta.keys import (
+    CLUSTER,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    ClusterRecord,
+    ControllerRecord,
+    decode,
+    decode_counter,
+    encode,
+    encode_counter,
+)
+from tailrace.meta.store import (
+    CreatedAt,
+    Delete,
+    Entry,
+    Guard,
+    MetadataStore,
+    ModifiedAt,
+    Operation,
+    Put,
+)
+from tailrace.model import BrokerId
+from tailrace.runtime import Tasks
+from tailrace.transport.addresses import join_address, split_address
+from tailrace.transport.rpc import Network, Server
+
+# A lease is renewed this many times within its life.
+RENEWALS_PER_LEASE: Final = 3
+# How often one that stands by reads the key, should the watch have gone deaf.
+STANDBY_POLL_MS: Final = 1_000
+STOP_GRACE_MS: Final = 500
+
+
+class _Crown(NamedTuple):
+    """A term, and the lease that it hangs on."""
+
+    term: Term
+    lease: int
+
+
+class Controller:
+    """One controller, active or standing by. `start`, then `run` until `stop`."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        *,
+        store: MetadataStore,
+        network: Network,
+        clock: Clock,
+        rng: Random,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._network = network
+        self._clock = clock
+        self._rng = rng
+        self._say = say
+        self._service = ControllerService(settings, rng=rng, reign=self._reigning)
+        self._server: Server | None = None
+        self._tasks: Tasks | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._crown: _Crown | None = None
+        self._reign: Reign | None = None
+        self._active: ControllerRecord | None = None
+        self._remembered: dict[BrokerId, LiveBroker] = {}
+        self.address = ""
+
+    @property
+    def term(self) -> Term | None:
+        """The term in which this controller is active, as far as it knows."""
+        return self._crown.term if self._crown is not None else None
+
+    @property
+    def image(self) -> ClusterImage | None:
+        """What the active controller knows of the cluster."""
+        return self._reign.reconciler.image if self._reign is not None else None
+
+    async def start(self) -> None:
+        """Listen. AddressInUse when somebody else does."""
+        self._server = await self._network.serve(self._settings.listen, self._service.handlers())
+        self.address = self._settings.advertised or self._server.address
+
+    async def run(self) -> None:
+        """Stand by and reign, in turn, until `stop`. Raises what made that impossible."""
+        if self._server is None:
+            raise InvariantViolation("a controller listens before it campaigns")
+        self._ended = asyncio.get_running_loop().create_future()
+        self._tasks = tasks = Tasks(self._task_failed)
+        tasks.spawn("controller", self._stand_and_reign())
+        try:
+            await self._ended
+        finally:
+            await tasks.close()
+
+    async def stop(self) -> None:
+        """Give the crown back, if we have it, and listen no more."""
+        if self._tasks is not None:
+            await self._tasks.close()
+        crown, self._crown = self._crown, None
+        if crown is not None:
+            await self._resign(crown)
+        if self._server is not None:
+            await self._server.stop(grace_ms=STOP_GRACE_MS)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _stand_and_reign(self) -> None:
+        while True:
+            crown = await self._campaign()
+            self._crown = crown
+            try:
+                await self._rule(crown)
+            except NotController as error:
+                self._say(f"no longer the active controller: {error}")
+            self._crown = None
+            # What hangs on the lease is not ours any more, or should not be.
+            await self._resign(crown)
+
+    def _reigning(self) -> Reign:
+        if self._reign is not None:
+            return self._reign
+        active = self._active
+        if active is None:
+            raise NotController("this controller stands by, and no other is known to be active")
+        where = join_address(active.host, active.port)
+        raise NotController(f"controller {active.controller_id} at {where} is the active one")
+
+    # Standing by.
+
+    async def _campaign(self) -> _Crown:
+        """Wait for `/controller` to be free and take it."""
+        backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
+        lease = 0
+        while True:
+            try:
+                entry = await self._store.get(CONTROLLER)
+                if entry is None:
+                    self._active = None
+                    lease = lease or await self._store.grant_lease(self._settings.lease_ttl_ms)
+                    await self._take(lease)
+                elif lease and entry.lease == lease:
+                    return self._crowned(entry)
+                else:
+                    await self._stand_by(entry)
+                    # An old lease might end just after it was used.
+                    lease = 0
+                backoff.reset()
+            except LeaseLost:
+                lease = 0
+            except StoreUnavailable as error:
+                self._say(f"standing by: the metadata store does not answer: {error}")
+                await asyncio.sleep(backoff.next_s())
+
+    async def _take(self, lease: int) -> None:
+        """Try once. Whether it worked, whatever was answered, the next look at the key tells."""
+        counter = await self._store.get(CONTROLLER_EPOCH)
+        cluster = await self._store.get(CLUSTER)
+        epoch = 1
+        if counter is not None:
+            epoch = decode_counter(counter.value, key=CONTROLLER_EPOCH) + 1
+        host, port = split_address(self.address)
+        record = ControllerRecord(
+            controller_id=self._settings.controller_id, epoch=epoch, host=host, port=port
+        )
+        guards: list[Guard] = [
+            CreatedAt(CONTROLLER, 0),
+            ModifiedAt(CONTROLLER_EPOCH, 0 if counter is None else counter.mod_revision),
+        ]
+        operations: list[Operation] = [
+            Put(CONTROLLER, encode(record), lease),
+            Put(CONTROLLER_EPOCH, encode_counter(epoch)),
+        ]
+        if cluster is None:
+            guards.append(CreatedAt(CLUSTER, 0))
+            cluster_id = f"{self._rng.getrandbits(128):032x}"
+            operations.append(Put(CLUSTER, encode(ClusterRecord(cluster_id=cluster_id))))
+        await self._store.txn(guards, operations)
+
+    def _crowned(self, entry: Entry) -> _Crown:
+        record = decode(ControllerRecord, entry.value, key=CONTROLLER)
+        self._active = record
+        self._say(f"active controller in epoch {record.epoch}")
+        term = Term(record.controller_id, record.epoch, entry.create_revision)
+        return _Crown(term, entry.lease)
+
+    async def _stand_by(self, entry: Entry) -> None:
+        """Wait until this holder of the key has gone, and see to it when its process has."""
+        try:
+            self._active = active = decode(ControllerRecord, entry.value, key=CONTROLLER)
+        except CorruptCheckpoint as error:
+            self._say(str(error))
+            self._active = active = None
+        if self._tasks is None:
+            raise InvariantViolation("standing by is a part of `run`")
+        gone = asyncio.Event()
+        watch = self._tasks.spawn("watch of the active controller", self._watch(entry, gone))
+        try:
+            poll_ms = self._clock.monotonic_ms() + STANDBY_POLL_MS
+            while not gone.is_set():
+                if active is not None and await self._is_gone(active):
+                    await self._depose(entry, active)
+                    return
+                if self._clock.monotonic_ms() >= poll_ms:
+                    poll_ms += STANDBY_POLL_MS
+                    now = await self._store.get(CONTROLLER)
+                    if now is None or now.create_revision != entry.create_revision:
+                        return
+                try:
+                    async with asyncio.timeout(self._probe_pause_s()):
+                        await gone.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            watch.cancel()
+
+    def _probe_pause_s(self) -> float:
+        return self._settings.standby_probe_ms * self._rng.uniform(0.8, 1.2) / 1_000
+
+    async def _watch(self, entry: Entry, gone: asyncio.Event) -> None:
+        try:
+            watch = self._store.watch(CONTROLLER, from_revision=entry.mod_revision + 1)
+            async for batch in watch:
+                if batch.compacted or any(change.key == CONTROLLER for change in batch.changes):
+                    gone.set()
+                    return
+        except StoreUnavailable:
+            # The poll goes on without it.
+            return
+
+    async def _is_gone(self, active: ControllerRecord) -> bool:
+        address = join_address(active.host, active.port)
+        if address == self.address:
+            # A former life of this very controller: it is us who listen there now.
+            return active.controller_id == self._settings.controller_id
+        return await is_refused(self._network, address, self._settings)
+
+    async def _depose(self, entry: Entry, active: ControllerRecord) -> None:
+        self._say(f"controller {active.controller_id} is gone: its connection is refused")
+        await self._store.txn([CreatedAt(CONTROLLER, entry.create_revision)], [Delete(CONTROLLER)])
+
+    # Reigning.
+
+    async def _rule(self, crown: _Crown) -> None:
+        """Be the active controller until that is over: NotController."""
+        reconciler = Reconciler(
+            crown.term,
+            self._settings,
+            store=self._store,
+            network=self._network,
+            clock=self._clock,
+            rng=self._rng,
+            say=self._say,
+            remembered=self._remembered,
+        )
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def failed(_: str, error: BaseException) -> None:
+            if not over.done():
+                over.set_exception(error)
+                # It is no loss when nobody hears of it: the reign may be ending already.
+                over.exception()
+
+        tasks = Tasks(failed)
+        tasks.spawn("term", reconciler.run())
+        tasks.spawn("lease", self._keep(crown, reconciler))
+        self._reign = Reign(reconciler, ProducerIds(crown.term, self._store))
+        try:
+            await over
+        finally:
+            self._reign = None
+            self._active = None
+            self._remembered = reconciler.registrations
+            await tasks.close()
+
+    async def _keep(self, crown: _Crown, reconciler: Reconciler) -> None:
+        """Renew the lease, and see after each time that the key is still ours."""
+        loop = asyncio.get_running_loop()
+        ttl_s = self._settings.lease_ttl_ms / 1_000
+        doubt = loop.call_later(ttl_s, self._doubt, reconciler)
+        backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
+        try:
+            while True:
+                asked = loop.time()
+                try:
+                    await self._store.keep_alive(crown.lease)
+                    revision = await self._check(crown.term)
+                except LeaseLost as error:
+                    raise NotController(f"the lease is gone: {error}") from error
+                except StoreUnavailable:
+                    await asyncio.sleep(backoff.next_s())
+                    continue
+                backoff.reset()
+                doubt.cancel()
+                doubt = loop.call_at(asked + ttl_s, self._doubt, reconciler)
+                reconciler.confirm(revision)
+                reconciler.suspicion.clear()
+                try:
+                    async with asyncio.timeout(ttl_s / RENEWALS_PER_LEASE):
+                        await reconciler.suspicion.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            doubt.cancel()
+
+    def _doubt(self, reconciler: Reconciler) -> None:
+        self._say("the lease may be over, and the store does not answer: telling brokers nothing")
+        reconciler.doubt()
+
+    async def _check(self, term: Term) -> int:
+        """Read, linearizably, that the key is still ours; gives the store's revision."""
+        snapshot = await self._store.snapshot(CONTROLLER)
+        for entry in snapshot.entries:
+            if entry.key == CONTROLLER and entry.create_revision == term.revision:
+                return snapshot.revision
+        raise NotController(f"{CONTROLLER} is another's, or nobody's")
+
+    async def _resign(self, crown: _Crown) -> None:
+        try:
+            await self._store.revoke_lease(crown.lease)
+        except StoreUnavailable as error:
+            self._say(f"the lease ends by itself: {error}")
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self._say(f"{name} failed: {error!r}")
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)

@@ -1,0 +1,210 @@
+"""What the controller decides: the image of the store and an event in, transactions out. Pure.
+
+Every transaction is guarded by the create revision of `/controller`, so that one who has lost that
+key changes nothing, and by the revision of every key that it writes.
+
+Orders are no part of a decision: they are a function of the image that it leads to.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tailrace.controller.facts import (
+    ClusterChanged,
+    Decision,
+    DeletionRequested,
+    Event,
+    Facts,
+    FenceRequested,
+    ReplicasStopped,
+    TopicRequested,
+    Transaction,
+)
+from tailrace.controller.partitions import (
+    PARTITIONS_PER_TXN,
+    is_admitted,
+    is_controller,
+    is_draining,
+    partition_transactions,
+)
+from tailrace.controller.placement import place, placement_order
+from tailrace.controller.topics import check_topic
+from tailrace.errors import (
+    InvalidTopic,
+    StaleBroker,
+    TailraceError,
+    TopicExists,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from tailrace.meta.image import ClusterImage, StoredTopic
+from tailrace.meta.keys import (
+    TopicDeletion,
+    TopicRecord,
+    broker_key,
+    deletion_key,
+    encode,
+    history_key,
+    state_key,
+    topic_key,
+)
+from tailrace.meta.store import CreatedAt, Delete, Guard, ModifiedAt, Operation, Put
+from tailrace.model import TopicPartition
+
+
+def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> Decision:
+    """Say what is to be done. The same image, event, facts and time give the same decision."""
+    match event:
+        case ClusterChanged():
+            return _cluster_changed(image, facts, now_ms)
+        case TopicRequested():
+            return _topic_requested(image, event, facts)
+        case DeletionRequested():
+            return _deletion_requested(image, event, facts)
+        case ReplicasStopped():
+            return _replicas_stopped(image, event.name, facts)
+        case FenceRequested():
+            return _fence_requested(image, event, facts)
+        case _:
+            assert_never(event)
+
+
+def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision:
+    transactions = partition_transactions(image, facts, now_ms=now_ms)
+    if transactions:
+        return Decision(transactions=transactions)
+    waiting = tuple(
+        image.brokers[each]
+        for each in sorted(image.brokers)
+        if not is_admitted(image.brokers[each], facts.incarnations)
+    )
+    return Decision(admissions=waiting)
+
+
+def _topic_requested(image: ClusterImage, event: TopicRequested, facts: Facts) -> Decision:
+    try:
+        record = _new_topic(image, event, facts)
+    except TailraceError as error:
+        return Decision(error=error)
+    # The record alone makes the topic. Its partitions get their states after it, by the same rule
+    # that mends all others (a partition without a state gets its first one): so whoever is the
+    # controller then goes on where this one stopped, and no state is ever there without a topic.
+    transaction = Transaction(
+        what=f"make topic {event.name}",
+        guards=(
+            is_controller(facts.term),
+            ModifiedAt(topic_key(event.name), 0),
+            ModifiedAt(deletion_key(event.name), 0),
+        ),
+        operations=(Put(topic_key(event.name), encode(record)),),
+    )
+    return Decision(transactions=(transaction,), record=record)
+
+
+def _new_topic(image: ClusterImage, event: TopicRequested, facts: Facts) -> TopicRecord:
+    usable = {
+        each: live.registration.rack
+        for each, live in image.brokers.items()
+        if not is_draining(live, facts)
+    }
+    default = max(1, min(event.default_replication_factor, len(usable)))
+    replication_factor = event.replication_factor or default
+    check_topic(
+        event.name,
+        event.config,
+        partitions=event.partitions,
+        replication_factor=replication_factor,
+        defaults=event.log_defaults,
+    )
+    if event.name in image.deletions:
+        raise TopicExists(f"topic {event.name!r} is being deleted")
+    if event.name in image.topics or topic_key(event.name) in image.damaged:
+        raise TopicExists(f"topic {event.name!r} exists already")
+    if not usable:
+        raise InvalidTopic("no broker is live, so there is nowhere to put a topic")
+    assignment = place(
+        placement_order(usable),
+        partitions=event.partitions,
+        replication_factor=replication_factor,
+    )
+    return TopicRecord(
+        topic_id=event.topic_id, assignment=assignment, config=dict(sorted(event.config.items()))
+    )
+
+
+def _deletion_requested(image: ClusterImage, event: DeletionRequested, facts: Facts) -> Decision:
+    topic = image.topics.get(event.name)
+    if topic is None:
+        return Decision(error=UnknownTopic(f"there is no topic {event.name!r}"))
+    topic_id = topic.record.topic_id
+    if event.topic_id and event.topic_id != topic_id:
+        problem = f"topic {event.name!r} has the id {topic_id}, not {event.topic_id}"
+        return Decision(error=UnknownTopicId(problem))
+    if event.name in image.deletions:
+        return Decision()
+    transaction = Transaction(
+        what=f"mark topic {event.name} for deletion",
+        guards=(
+            is_controller(facts.term),
+            ModifiedAt(topic_key(event.name), topic.revision),
+            ModifiedAt(deletion_key(event.name), 0),
+        ),
+        operations=(Put(deletion_key(event.name), encode(TopicDeletion(topic_id=topic_id))),),
+    )
+    return Decision(transactions=(transaction,))
+
+
+def _replicas_stopped(image: ClusterImage, name: str, facts: Facts) -> Decision:
+    """First the partitions' keys, then the topic and its marker at once: it can be gone on with."""
+    deletion = image.deletions.get(name)
+    if deletion is None:
+        return Decision()
+    marked = ModifiedAt(deletion_key(name), deletion.revision)
+    topic: StoredTopic | None = image.topics.get(name)
+    if topic is not None and topic.record.topic_id != deletion.record.topic_id:
+        # The marker is for another topic, which is gone.
+        topic, partitions = None, []
+    else:
+        numbers = {*image.states.get(name, {}), *(topic.record.assignment if topic else {})}
+        partitions = [TopicPartition(name, number) for number in sorted(numbers)]
+    transactions = [
+        Transaction(
+            what=f"remove {len(part)} partitions of topic {name}",
+            guards=(is_controller(facts.term), marked),
+            operations=tuple(
+                Delete(key) for each in part for key in (state_key(each), history_key(each))
+            ),
+        )
+        for part in (
+            partitions[start : start + PARTITIONS_PER_TXN]
+            for start in range(0, len(partitions), PARTITIONS_PER_TXN)
+        )
+    ]
+    guards: list[Guard] = [is_controller(facts.term), marked]
+    operations: list[Operation] = [Delete(deletion_key(name))]
+    if topic is not None:
+        guards.append(ModifiedAt(topic_key(name), topic.revision))
+    if topic is not None or topic_key(name) in image.damaged:
+        operations.append(Delete(topic_key(name)))
+    transactions.append(
+        Transaction(what=f"remove topic {name}", guards=tuple(guards), operations=tuple(operations))
+    )
+    return Decision(transactions=tuple(transactions))
+
+
+def _fence_requested(image: ClusterImage, event: FenceRequested, facts: Facts) -> Decision:
+    live = image.brokers.get(event.broker_id)
+    if live is None:
+        # It is gone already.
+        return Decision()
+    if event.epoch not in {0, live.epoch}:
+        problem = f"broker {event.broker_id} is in epoch {live.epoch}, not in {event.epoch}"
+        return Decision(error=StaleBroker(problem))
+    key = broker_key(event.broker_id)
+    transaction = Transaction(
+        what=f"fence broker {event.broker_id} in epoch {live.epoch}",
+        guards=(is_controller(facts.term), CreatedAt(key, live.epoch)),
+        operations=(Delete(key),),
+    )
+    return Decision(transactions=(transaction,))

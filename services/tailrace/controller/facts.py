@@ -1,0 +1,122 @@
+"""What decisions are made from and of: facts beside the image, events, transactions. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from tailrace.config import LogConfig
+from tailrace.errors import TailraceError
+from tailrace.meta.image import LiveBroker
+from tailrace.meta.keys import TopicRecord
+from tailrace.meta.store import Guard, Operation
+from tailrace.model import BrokerId, TopicId, TopicPartition
+
+
+class Term(NamedTuple):
+    """One reign of one controller; `revision` is the one that made its `/controller`."""
+
+    controller_id: int
+    epoch: int
+    revision: int
+
+
+class Cause(NamedTuple):
+    """What happened to a broker last, in words, and when it was noticed (wall time)."""
+
+    text: str
+    noticed_ms: int
+
+
+class ReplicaFailure(NamedTuple):
+    """Why a broker cannot serve a replica, and whether what the replica had is damaged."""
+
+    reason: str
+    damaged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the controller knows besides the image: of this term, of brokers, of their past."""
+
+    term: Term
+    # Brokers that asked to be relieved, with the epoch in which they did.
+    draining: Mapping[BrokerId, int] = field(default_factory=dict)
+    spared: Collection[BrokerId] = ()
+    failed: Mapping[TopicPartition, Mapping[BrokerId, ReplicaFailure]] = field(default_factory=dict)
+    causes: Mapping[BrokerId, Cause] = field(default_factory=dict)
+    # The incarnation of each broker's data folder when it was last admitted.
+    incarnations: Mapping[BrokerId, str] = field(default_factory=dict)
+    # The stored histories, by key, as they are stored.
+    histories: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """Guards and operations that belong together, and what they are for, in words."""
+
+    what: str
+    guards: tuple[Guard, ...]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Transactions, to be done in this order, each at most once; or why there are none."""
+
+    transactions: tuple[Transaction, ...] = ()
+    # Brokers that may be admitted: nothing that they may have lost counts any more.
+    admissions: tuple[LiveBroker, ...] = ()
+    record: TopicRecord | None = None
+    error: TailraceError | None = None
+
+
+# ---------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged:
+    """Brokers came or went, topics were made, or what is known of them has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRequested:
+    """Somebody wants a topic; `topic_id` is the one that it will have."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int = 1
+    # 0: the default, or as many as there are brokers if those are fewer.
+    replication_factor: int = 0
+    default_replication_factor: int = 3
+    config: Mapping[str, str] = field(default_factory=dict)
+    log_defaults: LogConfig = field(default_factory=LogConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionRequested:
+    """Somebody wants a topic to go; with an id, only the topic of this id."""
+
+    name: str
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasStopped:
+    """All live replicas of a topic that is being deleted have been deleted."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceRequested:
+    """A broker's process is known to be gone. `epoch` 0: whatever life it has."""
+
+    broker_id: BrokerId
+    epoch: int
+
+
+Event: TypeAlias = (
+    ClusterChanged | TopicRequested | DeletionRequested | ReplicasStopped | FenceRequested
+)

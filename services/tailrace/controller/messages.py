@@ -1,0 +1,149 @@
+"""The image as the messages that brokers get: orders for partitions, the picture for clients.
+
+A picture is built topic by topic, and what did not change is taken from the last one: images share
+their unchanged parts, so that it is enough to ask whether a part is the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tailrace.meta.image import ClusterImage, LiveBroker, StoredState, StoredTopic
+from tailrace.meta.keys import NO_BROKER
+from tailrace.model import BrokerId, TopicPartition
+from tailrace.transport.addresses import join_address
+from tailrace.transport.wire import PartitionOrder, endpoint_of, to_endpoint
+from tailrace.v1 import common_pb2 as pb
+
+
+def link_address(live: LiveBroker) -> str:
+    return join_address(live.registration.link_host, live.registration.link_port)
+
+
+def order_for(
+    partition: TopicPartition, topic: StoredTopic, stored: StoredState, leader_link: str
+) -> PartitionOrder:
+    """What every replica of a partition is told."""
+    state, record = stored.state, topic.record
+    return PartitionOrder(
+        partition=partition,
+        topic_id=record.topic_id,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        elr=state.elr,
+        replicas=record.assignment[partition.partition],
+        revision=stored.revision,
+        leader_link=leader_link,
+        config=record.config,
+    )
+
+
+class _Painted(NamedTuple):
+    """One topic of a picture, what it was painted from, and its partitions with what they were."""
+
+    topic: StoredTopic
+    states: Mapping[int, StoredState]
+    deleting: bool
+    message: pb.TopicMetadata
+    partitions: dict[int, tuple[StoredState | None, pb.PartitionMetadata]]
+
+
+class Painter:
+    """Paints the cluster as clients see it, again and again."""
+
+    def __init__(self) -> None:
+        self._painted: dict[str, _Painted] = {}
+
+    def paint(
+        self, image: ClusterImage, spared: Mapping[BrokerId, LiveBroker]
+    ) -> pb.ClusterMetadata:
+        """`spared`: brokers that are not registered now, but still lead."""
+        brokers = {**spared, **image.brokers}
+        picture = pb.ClusterMetadata(
+            revision=image.revision,
+            cluster_id=image.cluster_id,
+            brokers=[
+                to_endpoint(endpoint_of(brokers[each].registration)) for each in sorted(brokers)
+            ],
+            topics=[self._topic(image, name) for name in sorted(image.topics)],
+        )
+        if image.controller is not None:
+            picture.controller.CopyFrom(to_endpoint(endpoint_of(image.controller.record)))
+        for name in [name for name in self._painted if name not in image.topics]:
+            del self._painted[name]
+        return picture
+
+    def _topic(self, image: ClusterImage, name: str) -> pb.TopicMetadata:
+        topic = image.topics[name]
+        states = image.states.get(name, _NO_STATES)
+        deleting = name in image.deletions
+        last = self._painted.get(name)
+        if (
+            last is not None
+            and last.topic is topic
+            and last.states is states
+            and last.deleting == deleting
+        ):
+            return last.message
+        known = last.partitions if last is not None and last.topic == topic else {}
+        partitions = {}
+        for number, replicas in topic.record.assignment.items():
+            stored = states.get(number)
+            painted = known.get(number)
+            if painted is None or painted[0] is not stored:
+                painted = stored, _partition_message(number, replicas, stored)
+            partitions[number] = painted
+        message = _topic_message(
+            name, topic, (partitions[number][1] for number in sorted(partitions)), deleting
+        )
+        self._painted[name] = _Painted(topic, states, deleting, message, partitions)
+        return message
+
+
+_NO_STATES: Mapping[int, StoredState] = {}
+
+
+def topic_message(
+    name: str, topic: StoredTopic, states: Mapping[int, StoredState], *, deleting: bool
+) -> pb.TopicMetadata:
+    """One topic by itself."""
+    assignment = topic.record.assignment
+    partitions = (
+        _partition_message(number, assignment[number], states.get(number))
+        for number in sorted(assignment)
+    )
+    return _topic_message(name, topic, partitions, deleting)
+
+
+def _topic_message(
+    name: str, topic: StoredTopic, partitions: Iterable[pb.PartitionMetadata], deleting: bool
+) -> pb.TopicMetadata:
+    return pb.TopicMetadata(
+        name=name,
+        topic_id=topic.record.topic_id,
+        partitions=partitions,
+        config=dict(topic.record.config),
+        deleting=deleting,
+    )
+
+
+def _partition_message(
+    number: int, replicas: tuple[BrokerId, ...], stored: StoredState | None
+) -> pb.PartitionMetadata:
+    if stored is None:
+        # It was made just now and has no leader yet.
+        return pb.PartitionMetadata(
+            partition=number, leader=NO_BROKER, leader_epoch=-1, replicas=replicas
+        )
+    state = stored.state
+    return pb.PartitionMetadata(
+        partition=number,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=replicas,
+        isr=state.isr,
+        elr=state.elr,
+        revision=stored.revision,
+    )

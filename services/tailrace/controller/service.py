@@ -1,0 +1,178 @@
+"""ControllerService: what administrators, producers and brokers ask of the active controller.
+
+Messages in, messages out: whatever goes wrong is told by its code and a sentence, and every answer
+comes within a deadline, also while the store is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from tailrace.controller.facts import DeletionRequested, TopicRequested
+from tailrace.controller.messages import topic_message
+from tailrace.controller.producers import ProducerIds
+from tailrace.controller.reconciler import Reconciler
+from tailrace.controller.settings import ControllerSettings
+from tailrace.errors import (
+    InvalidRequest,
+    InvariantViolation,
+    RequestTimedOut,
+    StoreUnavailable,
+    TailraceError,
+)
+from tailrace.meta.image import StoredTopic
+from tailrace.meta.keys import TopicRecord
+from tailrace.model import BrokerId, TopicId
+from tailrace.transport import methods
+from tailrace.transport.rpc import Handler, Method
+from tailrace.transport.wire import code_of, from_partition, to_change, to_partition
+from tailrace.v1 import common_pb2
+from tailrace.v1 import controller_pb2 as pb
+
+T = TypeVar("T")
+
+
+class Reign(NamedTuple):
+    """What the active controller answers with."""
+
+    reconciler: Reconciler
+    producers: ProducerIds
+
+
+class _Response(Protocol):
+    """Any response of this service: it can say what went wrong."""
+
+    def __init__(self, *, error: Any = ..., message: str = ...) -> None: ...
+
+
+R = TypeVar("R", bound=_Response)
+
+
+class ControllerService:
+    """Answers while this controller is active; `reign` raises NotController while it is not."""
+
+    def __init__(
+        self, settings: ControllerSettings, *, rng: Random, reign: Callable[[], Reign]
+    ) -> None:
+        self._settings = settings
+        self._rng = rng
+        self._reign = reign
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.CONTROLLER_CREATE_TOPIC: self.create_topic,
+            methods.CONTROLLER_DELETE_TOPIC: self.delete_topic,
+            methods.CONTROLLER_INIT_PRODUCER: self.init_producer,
+            methods.CONTROLLER_CONTROLLED_SHUTDOWN: self.controlled_shutdown,
+            methods.CONTROLLER_FENCE_BROKER: self.fence_broker,
+            methods.CONTROLLER_EXPLAIN: self.explain,
+        }
+
+    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
+        async def create(reign: Reign) -> pb.CreateTopicResponse:
+            if request.partitions < 0 or request.replication_factor < 0:
+                raise InvalidRequest("numbers of partitions and replicas are not below 0")
+            event = TopicRequested(
+                name=request.name,
+                topic_id=TopicId(f"{self._rng.getrandbits(128):032x}"),
+                partitions=request.partitions or 1,
+                replication_factor=request.replication_factor,
+                default_replication_factor=self._settings.default_replication_factor,
+                config=dict(sorted(request.config.items())),
+                log_defaults=self._settings.log_defaults,
+            )
+            record = await reign.reconciler.create_topic(event, validate_only=request.validate_only)
+            return pb.CreateTopicResponse(topic=_topic(reign.reconciler, request.name, record))
+
+        what = f"creating topic {request.name!r}"
+        return await self._answer(pb.CreateTopicResponse, what, create)
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+        async def delete(reign: Reign) -> pb.DeleteTopicResponse:
+            event = DeletionRequested(name=request.name, topic_id=request.topic_id)
+            await reign.reconciler.delete_topic(event)
+            return pb.DeleteTopicResponse()
+
+        what = f"deleting topic {request.name!r}"
+        return await self._answer(pb.DeleteTopicResponse, what, delete)
+
+    async def init_producer(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
+        async def init(reign: Reign) -> pb.InitProducerResponse:
+            if request.name:
+                identity = await reign.producers.named(
+                    request.name, request.producer_id, request.producer_epoch
+                )
+            else:
+                identity = await reign.producers.unnamed(
+                    request.producer_id, request.producer_epoch
+                )
+            return pb.InitProducerResponse(
+                producer_id=identity.producer_id, producer_epoch=identity.epoch
+            )
+
+        return await self._answer(pb.InitProducerResponse, "starting a producer", init)
+
+    async def controlled_shutdown(
+        self, request: pb.ControlledShutdownRequest
+    ) -> pb.ControlledShutdownResponse:
+        async def relieve(reign: Reign) -> pb.ControlledShutdownResponse:
+            remaining = await reign.reconciler.relieve(
+                BrokerId(request.broker_id), request.broker_epoch
+            )
+            return pb.ControlledShutdownResponse(
+                remaining=[to_partition(each) for each in remaining]
+            )
+
+        what = f"relieving broker {request.broker_id}"
+        return await self._answer(pb.ControlledShutdownResponse, what, relieve)
+
+    async def fence_broker(self, request: pb.FenceBrokerRequest) -> pb.FenceBrokerResponse:
+        async def fence(reign: Reign) -> pb.FenceBrokerResponse:
+            reason = request.reason or "no reason given"
+            await reign.reconciler.fence(BrokerId(request.broker_id), request.broker_epoch, reason)
+            return pb.FenceBrokerResponse()
+
+        what = f"fencing broker {request.broker_id}"
+        return await self._answer(pb.FenceBrokerResponse, what, fence)
+
+    async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
+        async def explain(reign: Reign) -> pb.ExplainResponse:
+            history = await reign.reconciler.explain(from_partition(request.partition))
+            return pb.ExplainResponse(changes=[to_change(each) for each in history.changes])
+
+        return await self._answer(pb.ExplainResponse, "explaining a partition", explain)
+
+    async def _answer(self, kind: type[R], what: str, work: Callable[[Reign], Awaitable[R]]) -> R:
+        try:
+            reign = self._reign()
+            return await self._in_time(what, reign, work)
+        except InvariantViolation:
+            raise
+        except TailraceError as error:
+            return kind(error=code_of(error), message=str(error))
+
+    async def _in_time(self, what: str, reign: Reign, work: Callable[[Reign], Awaitable[R]]) -> R:
+        limit_ms = self._settings.request_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1_000):
+                return await work(reign)
+        except TimeoutError:
+            trouble = reign.reconciler.trouble
+            if trouble:
+                raise StoreUnavailable(
+                    f"{what}: the metadata store (etcd) does not answer: {trouble}"
+                ) from None
+            raise RequestTimedOut(f"{what}: not done within {limit_ms} ms") from None
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{what}: the metadata store (etcd) does not answer: {error}"
+            ) from error
+
+
+def _topic(reconciler: Reconciler, name: str, record: TopicRecord) -> common_pb2.TopicMetadata:
+    """The topic as it is now; one that was only checked has no states."""
+    states = reconciler.image.states.get(name, {})
+    return topic_message(name, StoredTopic(record, 0), states, deleting=False)

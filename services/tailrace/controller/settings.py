@@ -1,0 +1,59 @@
+"""The settings of a controller: addresses, leases, waits. Frozen, validated, units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from tailrace.config import LogConfig
+from tailrace.errors import InvalidConfig
+
+_WAIT_MIN_MS = 1
+_LEASE_MIN_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What one controller is told at its start."""
+
+    controller_id: int
+    listen: str = "127.0.0.1:9090"
+    # What others are told to connect to; empty: the address listened on.
+    advertised: str = ""
+    lease_ttl_ms: int = 3_000
+    # The lease of a broker: the window in which the damper counts, and how long it waits.
+    broker_lease_ttl_ms: int = 5_000
+    # How often one that stands by looks whether the active controller's process is there.
+    standby_probe_ms: int = 200
+    # A health stream on which nothing came for this long is opened anew.
+    health_silence_ms: int = 5_000
+    # One answer of a broker that is asked whether it is there.
+    health_answer_ms: int = 1_500
+    probe_timeout_ms: int = 500
+    # A refused connection counts when it is refused again after this long.
+    probe_again_ms: int = 20
+    order_timeout_ms: int = 5_000
+    retry_ms: int = 50
+    retry_max_ms: int = 1_000
+    # A request that waits for the store (or for another request) fails after this long.
+    request_timeout_ms: int = 5_000
+    # How long clients' pictures wait for new leaders to have their orders.
+    picture_hold_ms: int = 50
+    # How long an answer waits for leaders to have their orders.
+    settle_ms: int = 500
+    default_replication_factor: int = 3
+    log_defaults: LogConfig = field(default_factory=LogConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.controller_id < 2**31:
+            raise InvalidConfig(
+                f"controller.id must be from 0 to 2147483647, not {self.controller_id}"
+            )
+        if self.default_replication_factor < 1:
+            raise InvalidConfig("default.replication.factor must be at least 1")
+        for each in fields(self):
+            if not each.name.endswith("_ms"):
+                continue
+            least = _LEASE_MIN_MS if "lease" in each.name else _WAIT_MIN_MS
+            if getattr(self, each.name) < least:
+                name = each.name.replace("_", ".")
+                raise InvalidConfig(f"{name} must be at least {least} ms")
