@@ -1,0 +1,191 @@
+"""Topics and the cluster as an operator reads them: values made of a picture. Pure.
+
+Health of a partition: offline (nobody leads it), under-replicated (not every replica is in sync),
+under-min-isr (too few are in sync for acks=all), leader-not-preferred (not the first replica
+leads). A partition may be several of these at once; nothing said means that all is well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
+
+MIN_INSYNC: Final = "min.insync.replicas"
+_REPLICAS_FOR_TWO_INSYNC: Final = 3
+
+
+class Health(StrEnum):
+    """What is wrong with a partition."""
+
+    OFFLINE = "offline"
+    UNDER_REPLICATED = "under-replicated"
+    UNDER_MIN_ISR = "under-min-isr"
+    LEADER_NOT_PREFERRED = "leader-not-preferred"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """One partition; `leader` is -1 when it has none, `health` empty when all is well."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    health: tuple[Health, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "partition": self.partition,
+            "leader": self.leader,
+            "leader_epoch": self.leader_epoch,
+            "replicas": list(self.replicas),
+            "isr": list(self.isr),
+            "elr": list(self.elr),
+            "health": [each.value for each in self.health],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """One topic; `config` holds what differs from the defaults."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    config: dict[str, str]
+    min_insync_replicas: int
+    deleting: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "config": self.config,
+            "min_insync_replicas": self.min_insync_replicas,
+            "deleting": self.deleting,
+            "partitions": [each.as_dict() for each in self.partitions],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDescription:
+    """One live broker and how much it leads and holds."""
+
+    broker_id: int
+    address: str
+    rack: str
+    leaders: int
+    replicas: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "broker_id": self.broker_id,
+            "address": self.address,
+            "rack": self.rack,
+            "leaders": self.leaders,
+            "replicas": self.replicas,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster; `controller_id` is -1 and `controller` empty while there is none."""
+
+    cluster_id: str
+    revision: int
+    controller_id: int
+    controller: str
+    brokers: tuple[BrokerDescription, ...]
+    topics: int
+    partitions: int
+    health: dict[Health, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "cluster_id": self.cluster_id,
+            "revision": self.revision,
+            "controller_id": self.controller_id,
+            "controller": self.controller,
+            "brokers": [each.as_dict() for each in self.brokers],
+            "topics": self.topics,
+            "partitions": self.partitions,
+            "health": {each.value: number for each, number in self.health.items()},
+        }
+
+
+def describe_topic(name: str, topic: TopicPicture) -> TopicDescription:
+    min_insync = min_insync_replicas(topic)
+    return TopicDescription(
+        topic=name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            PartitionDescription(
+                partition=number,
+                leader=each.leader,
+                leader_epoch=each.leader_epoch,
+                replicas=each.replicas,
+                isr=each.isr,
+                elr=each.elr,
+                health=health_of(each, min_insync),
+            )
+            for number, each in enumerate(topic.partitions)
+        ),
+        config=dict(sorted(topic.config.items())),
+        min_insync_replicas=min_insync,
+        deleting=topic.deleting,
+    )
+
+
+def describe_cluster(picture: ClusterPicture) -> ClusterDescription:
+    topics = [describe_topic(name, picture.topics[name]) for name in sorted(picture.topics)]
+    partitions = [each for topic in topics for each in topic.partitions]
+    return ClusterDescription(
+        cluster_id=picture.cluster_id,
+        revision=picture.revision,
+        controller_id=picture.controller_id,
+        controller=picture.controller,
+        brokers=tuple(
+            BrokerDescription(
+                broker_id=broker,
+                address=picture.brokers[broker],
+                rack=picture.racks.get(broker, ""),
+                leaders=sum(each.leader == broker for each in partitions),
+                replicas=sum(broker in each.replicas for each in partitions),
+            )
+            for broker in sorted(picture.brokers)
+        ),
+        topics=len(topics),
+        partitions=len(partitions),
+        health={kind: sum(kind in each.health for each in partitions) for kind in Health},
+    )
+
+
+def health_of(partition: PartitionPicture, min_insync: int) -> tuple[Health, ...]:
+    """What is wrong with a partition, worst first."""
+    live = () if partition.leader < 0 else partition.isr
+    wrong = {
+        Health.OFFLINE: partition.leader < 0,
+        Health.UNDER_REPLICATED: len(live) < len(partition.replicas),
+        Health.UNDER_MIN_ISR: len(live) < min(min_insync, len(partition.replicas)),
+        Health.LEADER_NOT_PREFERRED: partition.leader >= 0
+        and partition.leader != partition.replicas[0],
+    }
+    return tuple(kind for kind, is_so in wrong.items() if is_so)
+
+
+def min_insync_replicas(topic: TopicPicture) -> int:
+    """What acks=all needs: as set, else 2 where there are 3 replicas or more, else 1."""
+    given = topic.config.get(MIN_INSYNC, "")
+    if given.isascii() and given.isdigit() and int(given) > 0:
+        return int(given)
+    replicas = max((len(each.replicas) for each in topic.partitions), default=0)
+    return 2 if replicas >= _REPLICAS_FOR_TWO_INSYNC else 1

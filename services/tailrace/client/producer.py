@@ -1,0 +1,663 @@
+"""The producer: what a program calls, and the tasks that carry its records to the leaders.
+
+The rules of order, numbering and retry are in `accumulator`, the streams to brokers in `sender`,
+what the program learns in `delivery`. Here they are joined: records go to queues, queues to the
+senders of their leaders, answers back to the queues. Nothing polls: a sender is woken when one of
+its queues may have something to send, the clock's task sleeps until the next retry, linger or
+deadline is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+from tailrace.client.accumulator import (
+    RECORD_OVERHEAD_BYTES,
+    Accumulator,
+    Ended,
+    Pending,
+    Queue,
+    State,
+)
+from tailrace.client.delivery import (
+    NO_OFFSET,
+    BatchDelivery,
+    BatchOutcome,
+    Callback,
+    Delivery,
+    wait_for,
+)
+from tailrace.client.identity import Identity
+from tailrace.client.lifetime import Lifetime
+from tailrace.client.metadata import MetadataWatcher, TopicPicture
+from tailrace.client.partitioner import Partitioner, by_key, by_murmur2, sticky
+from tailrace.client.sender import Sender, Sent
+from tailrace.client.settings import ProducerSettings
+from tailrace.client.tables import Columns, cut, spread
+from tailrace.clock import Clock
+from tailrace.errors import (
+    BatchTooLarge,
+    BufferFull,
+    ClientClosed,
+    InvalidRequest,
+    LogClosed,
+    NotLeader,
+    OutOfOrderSequence,
+    ProducerFenced,
+    RequestTimedOut,
+    StorageError,
+    TailraceError,
+    UnknownProducer,
+    Unreachable,
+)
+from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
+from tailrace.record.build import HeaderPair
+from tailrace.record.header import SEQUENCE_MODULUS, read_header
+from tailrace.runtime import Tasks
+from tailrace.transport.rpc import Network
+from tailrace.transport.wire import error_of
+from tailrace.v1 import broker_pb2 as pb
+
+CLOSE_TIMEOUT_MS: Final = 30_000
+NO_DUE_MS: Final = 2**62
+TURN_BYTES: Final = 64 << 10
+"""So much may be handed over before senders get their turn."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ProducerCore:
+    """A producer on given ports. `tailrace.aio.Producer` makes one on the real ones."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        settings: ProducerSettings,
+        *,
+        network: Network,
+        clock: Clock,
+        rng: Random,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self._settings = settings
+        self._network = network
+        self._clock = clock
+        self._rng = rng
+        self._partition = partitioner or by_key
+        self._accumulator = Accumulator(settings, BatchOutcome)
+        self._metadata = MetadataWatcher(network, bootstrap, rng, on_change=self._metadata_changed)
+        self._identity = Identity(settings, self._metadata, network, self.pause_ms)
+        self._tasks = Tasks(self._task_failed)
+        self._lifetime = Lifetime("producer")
+        self._senders: dict[int, Sender] = {}
+        self._topics: dict[str, _Topic] = {}
+        # Queues whose partition has no leader that we could reach.
+        self._leaderless: dict[TopicPartition, Queue[BatchOutcome]] = {}
+        self._leaders: dict[TopicPartition, tuple[int, int]] = {}
+        self._timers: list[tuple[int, int, Queue[BatchOutcome]]] = []
+        self._timer_numbers = count()
+        self._sleeps_until_ms = NO_DUE_MS
+        self._timer_set = asyncio.Event()
+        self._room = asyncio.Event()
+        self._epoch_due = asyncio.Event()
+        self._epoch_begun = asyncio.Event()
+        self._untaken_bytes = 0
+        self._resumed = False
+        self._started = False
+
+    # What a program calls.
+
+    async def start(self) -> None:
+        """Begin to follow the cluster. Sending waits for what it needs by itself."""
+        self._lifetime.check()
+        if not self._started:
+            self._started = True
+            self._tasks.spawn("producer metadata", self._metadata.run())
+            self._tasks.spawn("producer clock", self._keep_time())
+            if self._settings.enable_idempotence:
+                self._tasks.spawn("producer identity", self._keep_identity())
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[HeaderPair] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        callback: Callback | None = None,
+    ) -> Delivery:
+        """Hand over a record; the delivery ends when it is acknowledged or has failed.
+
+        Waits only for room in the buffer and for the topic to be known, `max_block_ms` at most.
+        A record that can never be sent (too large, no bytes, no such partition) raises here.
+        """
+        if self._lifetime.is_over:
+            self._lifetime.check()
+        accumulator = self._accumulator
+        size = record_size(value, key, headers)
+        known = self._topics.get(topic)
+        if known is None or not accumulator.has_room(size):
+            known = await self._ready_for(topic, size)
+        time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        queue = known.queue_for(key, partition)
+        batch = accumulator.add(queue, value, key, headers, time_ms, size=size)
+        if batch is None:
+            batch = accumulator.open_batch(
+                queue, value, key, headers, time_ms, size=size, now_ms=self._clock.monotonic_ms()
+            )
+            self._opened(batch)
+        delivery = Delivery(batch.outcome, batch.count - 1, time_ms)
+        if callback is not None:
+            delivery.call_back(callback)
+        self._untaken_bytes += size
+        if self._untaken_bytes >= TURN_BYTES:
+            # Senders get their turn, also beside a program that never waits for anything.
+            self._untaken_bytes = 0
+            await asyncio.sleep(0)
+        return delivery
+
+    async def send_batch(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BatchDelivery:
+        """Hand over whole columns; no single record is touched.
+
+        Takes an Arrow RecordBatch or Table, or a mapping of columns: `value`, and if wanted `key`,
+        `timestamp` (ms) and `headers`. Without a partition, records with keys are spread by key,
+        others go together. Waits as `send` does.
+        """
+        self._lifetime.check()
+        known = self._topics.get(topic) or await self._ready_for(topic, 0)
+        time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        outcomes: list[BatchOutcome] = []
+        pieces = cut(columns, self._settings, time_ms)
+        for piece in pieces:
+            for part, chosen in spread(piece, self._partition, topic, len(known.queues), partition):
+                data = part.build(self._settings)
+                if not self._accumulator.has_room(len(data)):
+                    await self._ready_for(topic, len(data))
+                queue = known.queue_for(None, chosen)
+                batch = self._accumulator.add_batch(
+                    queue, data, count=part.rows, now_ms=self._clock.monotonic_ms()
+                )
+                outcomes.append(batch.outcome)
+                self._opened(batch)
+                await asyncio.sleep(0)
+        return BatchDelivery(outcomes)
+
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is acknowledged or has failed."""
+        self._lifetime.check()
+        outcomes = list(dict.fromkeys(batch.outcome for batch in self._accumulator.flush()))
+        for queue in self._accumulator.busy():
+            self._route(queue)
+        for outcome in outcomes:
+            if not outcome.is_over:
+                await wait_for(outcome)
+
+    async def close(self, *, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Send what is left, within the timeout, and end."""
+        if self._started and not self._lifetime.is_over:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self.flush()
+        if self._lifetime.end():
+            self._end_all(
+                ClientClosed("the producer was closed before the record was acknowledged")
+            )
+            await self._tasks.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed, has failed, or belongs to another process."""
+        return self._lifetime.is_over
+
+    async def state(self) -> dict[str, Any]:
+        """Flush, then give ids and sequences, to be saved together with the input's position."""
+        await self.start()
+        await self.flush()
+        accumulator = self._accumulator
+        if not self._settings.enable_idempotence:
+            raise InvalidRequest("only an idempotent producer has a state")
+        try:
+            async with asyncio.timeout(self._settings.max_block_ms / 1000):
+                while accumulator.needs_epoch:
+                    await self._epoch_begun.wait()
+                    self._lifetime.check()
+        except TimeoutError:
+            raise Unreachable(f"the producer has no id: {self._identity.problem}") from None
+        return {
+            "producer_id": accumulator.producer_id,
+            "producer_epoch": accumulator.producer_epoch,
+            "sequences": {
+                f"{each.topic}/{each.partition}": number
+                for each, number in accumulator.sequences().items()
+            },
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, before anything is sent.
+
+        What was sent after that state and is sent again, the same records in the same order to the
+        same partitions, is recognised by the brokers and not written twice.
+        """
+        self._lifetime.check()
+        if self._started or not self._settings.enable_idempotence:
+            raise InvalidRequest("only an idempotent producer can resume, before it is started")
+        sequences: dict[TopicPartition, int] = {}
+        try:
+            producer_id, epoch = int(state["producer_id"]), int(state["producer_epoch"])
+            for text, number in dict(state["sequences"]).items():
+                topic, _, partition = str(text).rpartition("/")
+                sequences[TopicPartition(topic, int(partition))] = int(number)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"not the state of a producer: {error!r}") from error
+        self._accumulator.resume(producer_id, epoch, sequences)
+        self._resumed = True
+
+    # Filling.
+
+    async def _ready_for(self, topic: str, size: int) -> _Topic:
+        """Wait until the topic is known and there is room."""
+        if not self._started:
+            await self.start()
+        limit_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
+        if topic not in self._topics:
+            picture = await self._metadata.topic(topic, timeout_ms=self._settings.max_block_ms)
+            self._learn_topic(topic, picture)
+        try:
+            async with asyncio.timeout(max(limit_ms - self._clock.monotonic_ms(), 0) / 1000):
+                while not self._accumulator.has_room(size):
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise BufferFull(
+                f"buffer_memory={self._settings.buffer_memory} was full for "
+                f"max_block_ms={self._settings.max_block_ms}"
+            ) from None
+        self._lifetime.check()
+        return self._topics.get(topic) or await self._ready_for(topic, size)
+
+    def _opened(self, batch: Pending[BatchOutcome]) -> None:
+        self._route(batch.queue)
+        if batch.deadline_ms < self._sleeps_until_ms:
+            self._timer_set.set()
+
+    # Where queues go.
+
+    def _route(self, queue: Queue[BatchOutcome]) -> None:
+        """Something of this queue may be sent: hand it to the sender of its leader."""
+        if not queue.batches or self._lifetime.is_closed:
+            return
+        partition = queue.partition
+        leader, epoch = self._metadata.leader_of(partition)
+        sender = self._senders.get(leader) or self._make_sender(leader)
+        if sender is None:
+            self._accumulator.note(queue, NotLeader(f"{partition} has no leader (epoch {epoch})"))
+            self._leaderless[partition] = queue
+            return
+        sender.ready[partition] = queue
+        sender.wake.set()
+
+    def _make_sender(self, broker: int) -> Sender | None:
+        address = self._metadata.picture.brokers.get(broker)
+        if address is None:
+            return None
+        sender = self._senders[broker] = Sender(
+            self,
+            self._settings,
+            broker=broker,
+            address=address,
+            network=self._network,
+            clock=self._clock,
+        )
+        self._tasks.spawn(f"produce to broker {broker}", sender.run())
+        return sender
+
+    def _metadata_changed(self) -> None:
+        if self._lifetime.is_closed:
+            return
+        picture = self._metadata.picture
+        for broker, sender in self._senders.items():
+            if broker in picture.brokers:
+                sender.move_to(picture.brokers[broker])
+        for topic in list(self._topics):
+            found = picture.topics.get(topic)
+            if found is None or found.deleting:
+                del self._topics[topic]
+            else:
+                self._learn_topic(topic, found)
+        for queue in self._accumulator.busy():
+            leader, epoch = self._metadata.leader_of(queue.partition)
+            if self._leaders.get(queue.partition) != (leader, epoch):
+                self._leaders[queue.partition] = (leader, epoch)
+                self._follow(queue, leader, epoch)
+        waiting, self._leaderless = self._leaderless, {}
+        for queue in waiting.values():
+            self._route(queue)
+
+    def _follow(self, queue: Queue[BatchOutcome], leader: int, epoch: int) -> None:
+        """The partition has another leader: what the old one has not answered goes to it."""
+        for batch in self._accumulator.moved(queue, epoch):
+            self.unanswered(
+                Sent(batch, batch.attempts),
+                NotLeader(f"{queue.partition} has another leader since epoch {epoch}"),
+                pause_ms=0,
+            )
+        self._route(queue)
+        if leader in self._senders:
+            self._senders[leader].hurry()
+
+    def _learn_topic(self, name: str, picture: TopicPicture) -> None:
+        queues = [
+            self._accumulator.queue(TopicPartition(name, number))
+            for number in range(len(picture.partitions))
+        ]
+        led = [
+            queue
+            for queue, each in zip(queues, picture.partitions, strict=True)
+            if each.leader >= 0
+        ]
+        known = self._topics.get(name)
+        if known is None:
+            known = self._topics[name] = _Topic(name, self._partition, self._rng)
+        known.queues, known.led = queues, led
+
+    # What senders ask (SenderPort).
+
+    def take_for(self, sender: Sender) -> list[Pending[BatchOutcome]]:
+        """The batches of the next request to a broker: one of each partition that is ready."""
+        now_ms = self._clock.monotonic_ms()
+        accumulator = self._accumulator
+        taken: list[Pending[BatchOutcome]] = []
+        room = self._settings.max_request_size
+        gathers_until_ms = sender.gathers_until_ms()
+        for partition, queue in list(sender.ready.items()):
+            leader, epoch = self._metadata.leader_of(partition)
+            if leader != sender.broker:
+                del sender.ready[partition]
+                self._route(queue)
+                continue
+            batch = accumulator.peek(queue)
+            if batch is not None:
+                if taken and batch.size_bytes > room:
+                    continue
+                if batch.state is State.OPEN and gathers_until_ms > now_ms:
+                    if sender.timer_ms != gathers_until_ms:
+                        sender.timer_ms = gathers_until_ms
+                        self._set_timer(gathers_until_ms, queue)
+                    continue
+            del sender.ready[partition]
+            batch = accumulator.take(queue, now_ms, leader_epoch=epoch)
+            if batch is None:
+                due_ms = accumulator.due_ms(queue)
+                if due_ms is not None:
+                    self._set_timer(due_ms, queue)
+                continue
+            self._leaders[partition] = (leader, epoch)
+            taken.append(batch)
+            room -= len(batch.data)
+            # At the end of the line, for it may have more.
+            sender.ready[partition] = queue
+        return taken
+
+    def answered(self, sent: Sent, part: pb.PartitionProduced) -> None:
+        batch = sent.batch
+        result = part.batches[0] if part.batches else None
+        code, message = part.error, part.message
+        if result is not None and result.error:
+            code, message = result.error, result.message
+        error = error_of(code, message)
+        if error is None and result is None:
+            error = RequestTimedOut("the broker said nothing of the batch")
+        if error is None and result is not None:
+            self._stored(batch, result)
+        elif error is not None and self._is_current(sent):
+            is_appended = result is not None and not result.error
+            has_due = result is not None and result.HasField("due_sequence")
+            due = result.due_sequence if result is not None and has_due else -1
+            self._refused(sent, part, error, is_appended=is_appended, due_sequence=due)
+        self._progress(batch.queue)
+
+    def unanswered(self, sent: Sent, error: TailraceError, *, pause_ms: int | None = None) -> None:
+        batch = sent.batch
+        if self._is_current(sent):
+            pause = self.pause_ms(batch.attempts) if pause_ms is None else pause_ms
+            self._fail(
+                self._accumulator.unanswered(
+                    batch, error, now_ms=self._clock.monotonic_ms(), pause_ms=pause
+                )
+            )
+            self._give_up_if_tired(batch)
+            self._progress(batch.queue)
+
+    def suspect(self) -> None:
+        self._metadata.refresh()
+
+    def pause_ms(self, attempts: int) -> int:
+        growing = self._settings.retry_backoff_ms * 2 ** min(max(attempts - 1, 0), 20)
+        limit = min(growing, self._settings.retry_backoff_max_ms)
+        return int(limit * self._rng.uniform(0.5, 1.0))
+
+    @staticmethod
+    def _is_current(sent: Sent) -> bool:
+        return sent.batch.state is State.IN_FLIGHT and sent.batch.attempts == sent.attempt
+
+    # Outcomes.
+
+    def _stored(self, batch: Pending[BatchOutcome], result: pb.BatchProduced) -> None:
+        if self._accumulator.acknowledged(batch):
+            # The answer has the largest time of the batch, or else that of the append.
+            largest_ms = read_header(batch.data).max_timestamp_ms
+            is_append_time = 0 < result.timestamp_ms != largest_ms
+            batch.outcome.stored(
+                batch.first,
+                batch.count,
+                base_offset=result.base_offset,
+                append_time_ms=result.timestamp_ms if is_append_time else NO_TIMESTAMP_MS,
+            )
+
+    def _refused(
+        self,
+        sent: Sent,
+        part: pb.PartitionProduced,
+        error: TailraceError,
+        *,
+        is_appended: bool,
+        due_sequence: int,
+    ) -> None:
+        batch, accumulator = sent.batch, self._accumulator
+        now_ms = self._clock.monotonic_ms()
+        pause_ms = max(self.pause_ms(batch.attempts), part.retry_after_ms)
+        if isinstance(error, NotLeader) and self._metadata.hint(
+            batch.partition, part.leader, part.leader_epoch
+        ):
+            # Whoever leads now was told, and `_follow` has taken the batch back already.
+            if not self._is_current(sent):
+                return
+            pause_ms = 0
+        if isinstance(error, ProducerFenced):
+            self._become_fatal(error)
+        elif is_appended or isinstance(error, _DOUBTFUL):
+            self.unanswered(sent, error, pause_ms=pause_ms)
+        elif isinstance(error, UnknownProducer) and accumulator.is_first(batch):
+            self._fail(accumulator.forgotten(batch, error))
+        elif self._was_there(batch, error, due_sequence):
+            records = min((due_sequence - batch.sequence) % SEQUENCE_MODULUS, batch.count)
+            first = batch.first
+            has_rest = accumulator.skip(batch, records)
+            batch.outcome.stored(first, records, base_offset=NO_OFFSET, is_part=not has_rest)
+        elif error.retriable or self._comes_right(batch, error):
+            self._fail(accumulator.refused(batch, error, now_ms=now_ms, pause_ms=pause_ms))
+            self._give_up_if_tired(batch)
+        elif isinstance(error, BatchTooLarge):
+            self._fail(accumulator.split(batch, error))
+        else:
+            self._fail(accumulator.give_up(batch, error))
+
+    def _comes_right(self, batch: Pending[BatchOutcome], error: TailraceError) -> bool:
+        """A batch that overtook an earlier one is in order again once that one is in the log."""
+        return isinstance(
+            error, OutOfOrderSequence | UnknownProducer
+        ) and not self._accumulator.is_first(batch)
+
+    def _was_there(
+        self, batch: Pending[BatchOutcome], error: TailraceError, due_sequence: int
+    ) -> bool:
+        """Whether a resumed producer sent records that the log has, cut into other batches."""
+        if not (self._resumed and isinstance(error, OutOfOrderSequence) and due_sequence >= 0):
+            return False
+        ahead = (due_sequence - batch.sequence) % SEQUENCE_MODULUS
+        return self._accumulator.is_first(batch) and 0 < ahead <= SEQUENCE_MODULUS // 2
+
+    def _give_up_if_tired(self, batch: Pending[BatchOutcome]) -> None:
+        """`retries` counts attempts after the first one."""
+        error = batch.last_error
+        if batch.attempts > self._settings.retries and error is not None:
+            self._fail(self._accumulator.give_up(batch, error))
+
+    def _fail(self, ended: Iterable[Ended[BatchOutcome]]) -> None:
+        for batch, error in ended:
+            if not batch.outcome.is_awaited:
+                who = self._settings.client_id or "producer"
+                _LOG.warning("%s: %d of %s failed: %s", who, batch.count, batch.partition, error)
+            batch.outcome.failed(batch.first, batch.count, error)
+
+    def _progress(self, queue: Queue[BatchOutcome]) -> None:
+        """Something was resolved: there may be room, something to send, or a new epoch due."""
+        self._room.set()
+        self._route(queue)
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        accumulator = self._accumulator
+        if accumulator.needs_epoch and accumulator.can_begin_epoch():
+            self._epoch_due.set()
+
+    def _become_fatal(self, error: TailraceError) -> None:
+        self._end_all(self._lifetime.fail(error))
+
+    def _end_all(self, error: TailraceError) -> None:
+        self._fail(self._accumulator.end_all(error))
+        self._room.set()
+        self._epoch_begun.set()
+
+    # Time and identity.
+
+    def _set_timer(self, due_ms: int, queue: Queue[BatchOutcome]) -> None:
+        heappush(self._timers, (due_ms, next(self._timer_numbers), queue))
+        if due_ms < self._sleeps_until_ms:
+            self._timer_set.set()
+
+    async def _keep_time(self) -> None:
+        """Retries, linger and deadlines become due."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            expired = self._accumulator.expire(now_ms)
+            if expired:
+                self._fail(expired)
+                for each in expired:
+                    self._progress(each.batch.queue)
+            while self._timers and self._timers[0][0] <= now_ms:
+                self._route(heappop(self._timers)[2])
+            due_ms = self._accumulator.next_deadline_ms()
+            due_ms = NO_DUE_MS if due_ms is None else due_ms
+            if self._timers:
+                due_ms = min(due_ms, self._timers[0][0])
+            self._sleeps_until_ms = due_ms
+            self._timer_set.clear()
+            wait_s = None if due_ms == NO_DUE_MS else (due_ms - now_ms) / 1000
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._timer_set.wait()
+
+    async def _keep_identity(self) -> None:
+        """Get an id, and a new epoch whenever numbers were lost."""
+        self._check_epoch()
+        while True:
+            await self._epoch_due.wait()
+            self._epoch_due.clear()
+            accumulator = self._accumulator
+            if not accumulator.needs_epoch:
+                continue
+            producer_id, epoch = await self._identity.get(
+                accumulator.producer_id, accumulator.producer_epoch
+            )
+            self._resumed = False
+            accumulator.begin_epoch(producer_id, epoch)
+            begun, self._epoch_begun = self._epoch_begun, asyncio.Event()
+            begun.set()
+            for queue in accumulator.busy():
+                self._route(queue)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        failure = error if isinstance(error, TailraceError) else ClientClosed(f"{name}: {error!r}")
+        self._become_fatal(failure)
+
+
+class _Topic:
+    """The queues of a topic's partitions, and which one a record goes to."""
+
+    __slots__ = ("_is_sticky", "_name", "_partitioner", "_rng", "_sticky", "led", "queues")
+
+    def __init__(self, name: str, partitioner: Partitioner, rng: Random) -> None:
+        self._name = name
+        self._partitioner = partitioner
+        # Its own partitioners need not be asked about records without a key.
+        self._is_sticky = partitioner in {by_key, by_murmur2, sticky}
+        self._rng = rng
+        self._sticky: Queue[BatchOutcome] | None = None
+        self.queues: list[Queue[BatchOutcome]] = []
+        self.led: list[Queue[BatchOutcome]] = []
+
+    def queue_for(self, key: bytes | None, partition: int | None) -> Queue[BatchOutcome]:
+        if partition is None:
+            if key is not None or not self._is_sticky:
+                partition = self._partitioner(self._name, key, len(self.queues))
+            if partition is None:
+                return self._convenient()
+        if not 0 <= partition < len(self.queues):
+            raise InvalidRequest(
+                f"{self._name} has partitions 0 to {len(self.queues) - 1}, not {partition}"
+            )
+        return self.queues[partition]
+
+    def _convenient(self) -> Queue[BatchOutcome]:
+        """The same one while its batch fills, then any of those that have a leader."""
+        queue = self._sticky
+        if queue is None or not queue.batches or queue.batches[-1].state is not State.OPEN:
+            among = self.led or self.queues
+            queue = self._sticky = among[self._rng.randrange(len(among))]
+        return queue
+
+
+def record_size(
+    value: bytes | None, key: bytes | None, headers: Sequence[HeaderPair] | None
+) -> int:
+    """What a record takes of the buffer, about."""
+    size = RECORD_OVERHEAD_BYTES
+    if value is not None:
+        size += len(value)
+    if key is not None:
+        size += len(key)
+    if headers:
+        for name, each in headers:
+            size += len(name) + (len(each) if each is not None else 0) + RECORD_OVERHEAD_BYTES
+    return size
+
+
+# After these nobody knows whether the batch was appended, and another leader may take over.
+_DOUBTFUL: Final = (RequestTimedOut, StorageError, LogClosed)

@@ -1,0 +1,266 @@
+"""The stream from a producer to one broker: requests out, answers in, each matched to the other.
+
+A stream is opened when there is something to send, and given up when the broker does not answer
+for longer than a request may take. Whatever was on its way then is in doubt and is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.client.accumulator import Pending, Queue
+from tailrace.client.delivery import BatchOutcome
+from tailrace.client.settings import ProducerSettings
+from tailrace.clock import Clock
+from tailrace.errors import RequestTimedOut, TailraceError, Unreachable
+from tailrace.model import TopicPartition
+from tailrace.runtime import Tasks
+from tailrace.transport import methods
+from tailrace.transport.rpc import Network, Stream
+from tailrace.transport.wire import to_partition
+from tailrace.v1 import broker_pb2 as pb
+
+SUSPECT_MS: Final = 1_500
+"""A broker that leaves a request unanswered for so long may hang: somebody else may know more."""
+
+GATHER_MS: Final = 3
+"""While a request is on its way, batches that are not full go with the answer, or after this."""
+
+# The broker is told to answer a little before the client gives up.
+ANSWER_MARGIN_MS: Final = 1_000
+
+_ACKS: Final = {0: pb.ACKS_NONE, 1: pb.ACKS_LEADER, -1: pb.ACKS_ALL}
+_ProduceStream = Stream[pb.ProduceRequest, pb.ProduceResponse]
+
+
+class Sent(NamedTuple):
+    """One attempt to send a batch: an answer to an older attempt must not be taken for it."""
+
+    batch: Pending[BatchOutcome]
+    attempt: int
+
+
+class SenderPort(Protocol):
+    """What a sender asks of its producer."""
+
+    def take_for(self, sender: Sender) -> list[Pending[BatchOutcome]]:
+        """The batches of the next request."""
+
+    def answered(self, sent: Sent, part: pb.PartitionProduced) -> None:
+        """What the broker said of one batch."""
+
+    def unanswered(self, sent: Sent, error: TailraceError) -> None:
+        """The stream broke under it."""
+
+    def suspect(self) -> None:
+        """A broker does not answer."""
+
+    def pause_ms(self, attempts: int) -> int:
+        """How long to wait after so many failures in a row."""
+
+
+class _Request(NamedTuple):
+    sent: list[Sent]
+    sent_ms: int
+
+
+class Sender:
+    """Sends to one broker: `run` in a task; put queues into `ready` and set `wake`."""
+
+    def __init__(
+        self,
+        port: SenderPort,
+        settings: ProducerSettings,
+        *,
+        broker: int,
+        address: str,
+        network: Network,
+        clock: Clock,
+    ) -> None:
+        self.broker = broker
+        self.address = address
+        # Queues that may have something to send, in turns.
+        self.ready: dict[TopicPartition, Queue[BatchOutcome]] = {}
+        self.wake = asyncio.Event()
+        # When the producer's clock will wake it, the last time that was asked for.
+        self.timer_ms = 0
+        self._port = port
+        self._settings = settings
+        self._network = network
+        self._clock = clock
+        self._acks = _ACKS[settings.acks_number]
+        self._timeout_ms = min(settings.request_timeout_ms, settings.delivery_timeout_ms)
+        margin_ms = min(ANSWER_MARGIN_MS, self._timeout_ms // 10)
+        self._broker_timeout_ms = self._timeout_ms - margin_ms
+        self._stream: _ProduceStream | None = None
+        self._requests: dict[int, _Request] = {}
+        self._last_sent_ms = 0
+        self._number = 0
+        self._answers = 0
+        self._sent_any = asyncio.Event()
+        self._hurry = asyncio.Event()
+        # What ended this life of the stream, as far as known: the first that is said counts.
+        self._problem: TailraceError | None = None
+
+    def move_to(self, address: str) -> None:
+        """The broker is somewhere else now."""
+        if address != self.address:
+            self.address = address
+            self.hurry()
+            self._break(Unreachable(f"broker {self.broker} moved to {address}"))
+
+    def gathers_until_ms(self) -> int:
+        """Until when a batch that is not full waits for more records.
+
+        At once when nothing is on its way. Else what gathers goes when the answer comes, or a
+        little later: one slow partition must not hold up the others.
+        """
+        return self._last_sent_ms + GATHER_MS if self._requests else 0
+
+    def hurry(self) -> None:
+        """There is reason to believe that the broker can be reached: do not wait to try again."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            while not self.ready:
+                self.wake.clear()
+                await self.wake.wait()
+            answers = self._answers
+            await self._serve()
+            failures = 0 if self._answers > answers else failures + 1
+            if failures:
+                await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._port.pause_ms(failures) / 1000):
+                await self._hurry.wait()
+
+    async def _serve(self) -> None:
+        """One life of the stream."""
+        channel = self._network.channel(self.address)
+        stream: _ProduceStream = channel.open(methods.BROKER_PRODUCE)
+        self._stream, self._problem = stream, None
+        tasks = Tasks(lambda _, __: stream.cancel())
+        reading = tasks.spawn("read answers", self._read_answers(stream))
+        tasks.spawn("watch answers", self._watch_answers())
+        try:
+            while not reading.done():
+                await self._send_all(stream)
+                await self.wake.wait()
+        except Unreachable as error:
+            self._note(error)
+        finally:
+            self._stream = None
+            stream.cancel()
+            await tasks.close()
+            await channel.close()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """What was on its way is in doubt now."""
+        problem = self._problem or Unreachable(f"the connection to {self.address} broke")
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            for sent in request.sent:
+                self._port.unanswered(sent, problem)
+
+    async def _send_all(self, stream: _ProduceStream) -> None:
+        settings = self._settings
+        self.wake.clear()
+        while len(self._requests) < settings.max_in_flight_requests_per_connection:
+            batches = self._port.take_for(self)
+            if not batches:
+                return
+            self._number += 1
+            sent = [Sent(batch, batch.attempts) for batch in batches]
+            self._last_sent_ms = self._clock.monotonic_ms()
+            self._requests[self._number] = _Request(sent, self._last_sent_ms)
+            self._sent_any.set()
+            await stream.send(
+                pb.ProduceRequest(
+                    correlation=self._number,
+                    acks=self._acks,
+                    timeout_ms=self._broker_timeout_ms,
+                    partitions=[
+                        pb.PartitionBatches(
+                            partition=to_partition(batch.partition),
+                            leader_epoch=batch.leader_epoch,
+                            batches=batch.data,
+                        )
+                        for batch in batches
+                    ],
+                )
+            )
+            if settings.acks_number == 0:
+                self._assume_sent(self._number)
+
+    def _assume_sent(self, number: int) -> None:
+        """acks=0: nobody answers, and nobody is sure."""
+        request = self._requests.pop(number, None)
+        self._answers += 1
+        for sent in request.sent if request is not None else ():
+            self._port.answered(
+                sent, pb.PartitionProduced(batches=[pb.BatchProduced(base_offset=-1)])
+            )
+
+    async def _read_answers(self, stream: _ProduceStream) -> None:
+        try:
+            while (response := await stream.recv()) is not None:
+                request = self._requests.pop(response.correlation, None)
+                if request is None:
+                    continue
+                self._answers += 1
+                self._take(request, response)
+                self.wake.set()
+            self._note(Unreachable(f"broker {self.broker} ended the stream"))
+        except Unreachable as error:
+            self._note(error)
+        finally:
+            self.wake.set()
+
+    def _take(self, request: _Request, response: pb.ProduceResponse) -> None:
+        parts = {
+            (each.partition.topic, each.partition.partition): each for each in response.partitions
+        }
+        for sent in request.sent:
+            partition = sent.batch.partition
+            part = parts.get((partition.topic, partition.partition))
+            if part is None:
+                error = Unreachable(f"broker {self.broker} left {partition} unanswered")
+                self._port.unanswered(sent, error)
+            else:
+                self._port.answered(sent, part)
+
+    async def _watch_answers(self) -> None:
+        """Suspect a broker that is slow to answer; break with one that never does."""
+        while True:
+            oldest = next(iter(self._requests.values()), None)
+            if oldest is None:
+                self._sent_any.clear()
+                await self._sent_any.wait()
+                continue
+            age_ms = self._clock.monotonic_ms() - oldest.sent_ms
+            if age_ms >= self._timeout_ms:
+                self._break(
+                    RequestTimedOut(f"broker {self.broker} did not answer within {age_ms} ms")
+                )
+                return
+            if age_ms >= SUSPECT_MS:
+                self._port.suspect()
+            wait_ms = min(max(SUSPECT_MS - age_ms, SUSPECT_MS // 3), self._timeout_ms - age_ms)
+            await asyncio.sleep(max(wait_ms, 1) / 1000)
+
+    def _break(self, problem: TailraceError) -> None:
+        if self._stream is not None:
+            self._note(problem)
+            self._stream.cancel()
+
+    def _note(self, problem: TailraceError) -> None:
+        if self._problem is None:
+            self._problem = problem

@@ -1,0 +1,449 @@
+"""What programs without asyncio import (as `tailrace`): Producer and Admin that block.
+
+Both stand on the asyncio ones, in the loop of `background`. Any number of threads may use one
+client. Records go through a short queue into the loop, in the order in which they were sent; while
+the producer's buffer is full that queue fills up too, and `send` waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Unpack
+from weakref import WeakSet
+
+from tailrace.client import asynchronous
+from tailrace.client.admin import LATEST, REQUEST_TIMEOUT_MS, FoundOffset, OffsetSpec
+from tailrace.client.background import Background, background
+from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
+from tailrace.client.describing import ClusterDescription, TopicDescription
+from tailrace.client.lifetime import Lifetime
+from tailrace.client.partitioner import Partitioner
+from tailrace.client.producer import CLOSE_TIMEOUT_MS, record_size
+from tailrace.client.serializers import Serializer, serializer_for
+from tailrace.client.settings import ProducerOptions, ProducerSettings
+from tailrace.client.tables import Columns
+from tailrace.clock import SystemClock
+from tailrace.errors import BufferFull, ClientClosed, RequestTimedOut, TailraceError
+from tailrace.meta.keys import LeaderChange
+from tailrace.record.build import HeaderPair
+
+INBOX_BYTES_MAX: Final = 4 << 20
+EXIT_TIMEOUT_MS: Final = 5_000
+THREAD_TIMEOUT_S: Final = 5.0
+"""How much longer than it is told to take a call in the loop may take before it is given up."""
+
+
+class DeliveryFuture:
+    """The future of one record, as `concurrent.futures` has them; it cannot be cancelled."""
+
+    __slots__ = ("_background", "_delivery", "_error", "_known")
+
+    def __init__(self, background_: Background) -> None:
+        self._background = background_
+        self._delivery: Delivery | None = None
+        self._error: BaseException | None = None
+        # Those who asked before the record was in the producer's buffer; only the loop calls them.
+        self._known: list[Callable[[], object]] = []
+
+    def done(self) -> bool:
+        delivery = self._delivery
+        return self._error is not None or (delivery is not None and delivery.done())
+
+    def cancel(self) -> bool:
+        """False: what was handed over cannot be taken back."""
+        return False
+
+    def cancelled(self) -> bool:
+        return False
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is, or why it failed; TimeoutError after so many seconds."""
+        self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        assert self._delivery is not None
+        return self._delivery.result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        if self._error is not None:
+            return self._error
+        assert self._delivery is not None
+        return self._delivery.exception()
+
+    def add_done_callback(self, told: Callable[[DeliveryFuture], object]) -> None:
+        """Call it in the producer's thread once the fate is known; it must not take long."""
+        self._background.loop.call_soon_threadsafe(self._when_done, lambda: told(self))
+
+    # Called in the loop.
+
+    def accepted(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._tell()
+
+    def refused(self, error: BaseException) -> None:
+        self._error = error
+        self._tell()
+
+    def _tell(self) -> None:
+        known, self._known = self._known, []
+        for told in known:
+            told()
+
+    def _when_done(self, told: Callable[[], object]) -> None:
+        if self.done():
+            told()
+        elif self._delivery is not None:
+            self._delivery.add_done_callback(lambda _: told())
+        else:
+            self._known.append(lambda: self._when_done(told))
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        self._background.check_not_inside()
+        ended: Future[None] = Future()
+
+        def tell() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._background.loop.call_soon_threadsafe(self._when_done, tell)
+        try:
+            ended.result(timeout)
+        except FutureTimeout:
+            raise TimeoutError(f"not acknowledged within {timeout} s") from None
+
+
+class _Item(NamedTuple):
+    """A record in the queue, or (future None) a mark: everything before it was handed over."""
+
+    future: DeliveryFuture | None
+    arguments: tuple[Any, ...]
+    callback: Callback | None
+    mark: Future[None] | None = None
+
+
+class Producer:
+    """Sends records from any thread. Use it as `with Producer(...)`, or `close` it at the end.
+
+    Settings, serializers and partitioners are those of `tailrace.aio.Producer`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        key_serializer: str | Serializer | None = None,
+        value_serializer: str | Serializer | None = None,
+        partitioner: str | Partitioner | None = None,
+        **settings: Unpack[ProducerOptions],
+    ) -> None:
+        # Serializers run in the thread that sends, so that it gets their errors.
+        self._key = serializer_for(key_serializer)
+        self._value = serializer_for(value_serializer)
+        self._settings = ProducerSettings.of(dict(settings))
+        self._producer = asynchronous.Producer(
+            bootstrap_servers, partitioner=partitioner, **settings
+        )
+        self._clock = SystemClock()
+        self._lifetime = Lifetime("producer")
+        self._background = background()
+        self._inbox_bytes_max = min(INBOX_BYTES_MAX, self._settings.buffer_memory)
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._inbox: deque[_Item] = deque()
+        self._inbox_bytes = 0
+        self._is_pumping = False
+        _OPEN.add(self)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        headers: Sequence[HeaderPair] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        callback: Callback | None = None,
+    ) -> DeliveryFuture:
+        """Hand over a record; `.result()` of what is returned is its `RecordMetadata`.
+
+        Waits only while the buffer is full, `max_block_ms` at most (BufferFull). What else is
+        wrong with a record, or its topic, is told by the future. `callback(metadata, error)` is
+        called in the producer's thread, also when the record could not be handed over.
+        """
+        if self._lifetime.is_over:
+            self._lifetime.check()
+        value, key = self._value(value), self._key(key)
+        time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        future = DeliveryFuture(self._background)
+        item = _Item(future, (topic, value, key, headers, partition, time_ms), callback)
+        self._put(item, record_size(value, key, headers))
+        return future
+
+    def send_batch(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future[list[BatchMetadata]]:
+        """Hand over an Arrow RecordBatch or Table, or a mapping of columns, as it is.
+
+        Waits until it is in the buffer; `.result()` of what is returned is the list of
+        `BatchMetadata`. What was sent before comes before it.
+        """
+        self._lifetime.check()
+        self._hand_over(self._settings.max_block_ms / 1000)
+        delivery = self._background.wait(
+            self._producer.send_batch(
+                topic, columns, partition=partition, timestamp_ms=timestamp_ms
+            )
+        )
+
+        async def arrive() -> list[BatchMetadata]:
+            return await delivery
+
+        return self._background.start(arrive())
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far is acknowledged or has failed; RequestTimedOut."""
+        self._lifetime.check()
+        self._hand_over(timeout)
+        self._background.wait(self._producer.flush(), timeout)
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_MS / 1000) -> None:
+        """Send what is left, within so many seconds, and end."""
+        if self._lifetime.is_closed or not self._lifetime.is_here:
+            self._lifetime.end()
+            return
+        if self._lifetime.error is None:
+            with suppress(RequestTimedOut):
+                self._hand_over(timeout)
+        self._lifetime.end()
+        _OPEN.discard(self)
+        with self._lock:
+            left, self._inbox = self._inbox, deque()
+            self._room.notify_all()
+        error = ClientClosed("the producer was closed before the record was handed over")
+        self._background.loop.call_soon_threadsafe(_refuse_all, left, error)
+        self._background.wait(
+            self._producer.close(timeout_ms=int(timeout * 1000)), timeout + THREAD_TIMEOUT_S
+        )
+
+    def state(self, timeout: float | None = None) -> dict[str, Any]:
+        """Flush, then give ids and sequences, to be saved together with the input's position."""
+        self._lifetime.check()
+        self._hand_over(timeout)
+        return self._background.wait(self._producer.state(), timeout)
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, before anything is sent: what is sent again is not twice."""
+        self._lifetime.check()
+        self._background.wait(_call(lambda: self._producer.resume(state)))
+
+    # The queue into the loop.
+
+    def _put(self, item: _Item, size: int) -> None:
+        with self._lock:
+            if self._inbox_bytes + size > self._inbox_bytes_max and self._inbox:
+                self._wait_for_room(size)
+            self._inbox.append(item)
+            self._inbox_bytes += size
+            if self._is_pumping:
+                return
+            self._is_pumping = True
+        self._background.loop.call_soon_threadsafe(self._start_pump)
+
+    def _wait_for_room(self, size: int) -> None:
+        self._background.check_not_inside()
+        limit_s = self._settings.max_block_ms / 1000
+        has_room = self._room.wait_for(
+            lambda: (
+                self._lifetime.is_over
+                or not self._inbox
+                or self._inbox_bytes + size <= self._inbox_bytes_max
+            ),
+            limit_s,
+        )
+        if self._lifetime.is_over:
+            self._lifetime.check()
+        if not has_room:
+            raise BufferFull(
+                f"buffer_memory={self._settings.buffer_memory} was full for "
+                f"max_block_ms={self._settings.max_block_ms}"
+            )
+
+    def _hand_over(self, timeout_s: float | None) -> None:
+        """Wait until all that was sent before is in the producer's buffer."""
+        self._background.check_not_inside()
+        mark: Future[None] = Future()
+        self._put(_Item(None, (), None, mark), 0)
+        try:
+            mark.result(timeout_s)
+        except FutureTimeout:
+            raise RequestTimedOut(f"records could not be handed over in {timeout_s} s") from None
+
+    def _start_pump(self) -> None:
+        self._background.loop.create_task(self._pump(), name="hand records over")
+
+    async def _pump(self) -> None:
+        """Take all that is in the queue, in order, until it is empty."""
+        while True:
+            with self._lock:
+                items, self._inbox = self._inbox, deque()
+                self._inbox_bytes = 0
+                self._room.notify_all()
+                if not items:
+                    self._is_pumping = False
+                    return
+            for item in items:
+                await self._hand_over_one(item)
+
+    async def _hand_over_one(self, item: _Item) -> None:
+        if item.mark is not None:
+            if not item.mark.done():
+                item.mark.set_result(None)
+            return
+        assert item.future is not None
+        try:
+            delivery = await self._producer.send(*item.arguments, callback=item.callback)
+        except (TailraceError, TypeError, ValueError) as error:
+            item.future.refused(error)
+            if item.callback is not None and isinstance(error, TailraceError):
+                item.callback(None, error)
+        else:
+            item.future.accepted(delivery)
+
+
+class Admin:
+    """Administration. Use it as `with Admin(...)`, or `close` it at the end."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        self._admin = asynchronous.Admin(bootstrap_servers, request_timeout_ms=request_timeout_ms)
+        self._lifetime = Lifetime("admin client")
+        self._background = background()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 0,
+        replication_factor: int = 0,
+        config: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> TopicDescription:
+        """Make a topic and wait until the brokers know it; 0 stands for the cluster's default."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                config=config,
+                validate_only=validate_only,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def delete_topic(self, name: str, *, topic_id: str = "", timeout_ms: int | None = None) -> None:
+        """Delete a topic, with `topic_id` only the one that is meant; its data goes later."""
+        self._lifetime.check()
+        self._background.wait(
+            self._admin.delete_topic(name, topic_id=topic_id, timeout_ms=timeout_ms)
+        )
+
+    def list_topics(self, *, timeout_ms: int | None = None) -> list[str]:
+        self._lifetime.check()
+        return self._background.wait(self._admin.list_topics(timeout_ms=timeout_ms))
+
+    def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout_ms: int | None = None
+    ) -> list[TopicDescription]:
+        """These topics, all when none is named; UnknownTopic when one is not there."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.describe_topics(names, timeout_ms=timeout_ms))
+
+    def describe_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicDescription:
+        self._lifetime.check()
+        return self._background.wait(self._admin.describe_topic(name, timeout_ms=timeout_ms))
+
+    def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        self._lifetime.check()
+        return self._background.wait(self._admin.describe_cluster(timeout_ms=timeout_ms))
+
+    def explain(
+        self, topic: str, partition: int, *, timeout_ms: int | None = None
+    ) -> list[LeaderChange]:
+        """The recorded leader changes of a partition, newest first."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.explain(topic, partition, timeout_ms=timeout_ms))
+
+    def list_offsets(
+        self,
+        topic: str,
+        position: OffsetSpec = LATEST,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[int, FoundOffset]:
+        """Offsets of partitions of a topic, of all when none is named, from their leaders."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.list_offsets(topic, position, partitions=partitions, timeout_ms=timeout_ms)
+        )
+
+    def close(self) -> None:
+        if self._lifetime.end():
+            self._background.wait(self._admin.close(), THREAD_TIMEOUT_S)
+
+
+async def _call(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def _refuse_all(items: Iterable[_Item], error: TailraceError) -> None:
+    for item in items:
+        if item.future is not None:
+            item.future.refused(error)
+        if item.mark is not None and not item.mark.done():
+            item.mark.set_result(None)
+
+
+_OPEN: Final[WeakSet[Producer]] = WeakSet()
+
+
+def _close_all() -> None:
+    """At the end of the program: what was sent and not flushed still gets a chance."""
+    for producer in list(_OPEN):
+        producer.close(EXIT_TIMEOUT_MS / 1000)
+
+
+atexit.register(_close_all)
