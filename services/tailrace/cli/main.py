@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from tailrace import __version__
-from tailrace.cli import log
+from tailrace.cli import clients, dev, log, services
 from tailrace.errors import InvariantViolation, TailraceError
 
 EXIT_FAILED: Final = 1
@@ -25,6 +25,14 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(services.broker)
+app.command()(services.controller)
+app.add_typer(clients.topics_app)
+app.add_typer(clients.cluster_app)
+app.command()(clients.produce)
+app.command()(clients.consume)
+app.command()(clients.explain)
+app.add_typer(dev.app)
 app.add_typer(log.app)
 
 
@@ -50,18 +58,25 @@ def _print_version(wanted: bool) -> None:
 
 @app.command()
 def demo(
+    what: Annotated[
+        str, typer.Argument(metavar="[cluster|log]", help="What to see.", show_default=True)
+    ] = "cluster",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder, and say how to look around in it.")
     ] = False,
 ) -> None:
-    """See the log at work: write, crash, recover, look up by time, compact, dump, verify."""
+    """See it at work: a cluster that loses its leader, or (log) a log that crashes and recovers."""
+    if what not in {"cluster", "log"}:
+        raise typer.BadParameter(f"{what!r} is neither 'cluster' nor 'log'")
     try:
-        # It runs the server's code, which needs more than the base install has.
-        from tailrace.cli.demo import demo as run  # noqa: PLC0415
+        # They run the server's code, which needs more than the base install has.
+        from tailrace.cli.demo import demo as demo_log  # noqa: PLC0415
+        from tailrace.cli.demo_cluster import demo_cluster  # noqa: PLC0415
     except ModuleNotFoundError as error:
         typer.echo(f"tailrace: {error}: pip install 'tailrace[server]'", err=True)
         raise typer.Exit(EXIT_USAGE) from None
-    raise typer.Exit(0 if run(keep=keep) else EXIT_FAILED)
+    held = demo_log(keep=keep) if what == "log" else demo_cluster(keep=keep)
+    raise typer.Exit(0 if held else EXIT_FAILED)
 
 
 @app.callback()

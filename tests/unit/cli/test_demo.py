@@ -78,4 +78,4 @@ def test_the_folder_goes_unless_it_is_kept(
 @pytest.mark.parametrize("holds", [True, False])
 def test_the_exit_code_says_whether_it_held(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "demo", lambda *, keep: holds)
-    assert CliRunner().invoke(app, ["demo"]).exit_code == (0 if holds else 1)
+    assert CliRunner().invoke(app, ["demo", "log"]).exit_code == (0 if holds else 1)

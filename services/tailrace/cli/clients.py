@@ -1,0 +1,255 @@
+"""`tailrace topics`, `cluster`, `produce`, `consume`, `explain`: what clients of a cluster do.
+
+Only the command line: arguments, options, help. What the commands do is in `cli.topics`,
+`cli.producing` and `cli.consuming`, imported when one of them runs, so that help need not wait.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+topics_app = typer.Typer(
+    name="topics", help="Make, list, describe and delete topics.", no_args_is_help=True
+)
+cluster_app = typer.Typer(name="cluster", help="Look at the cluster.", no_args_is_help=True)
+
+_CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
+
+_Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT,…",
+        envvar="TAILRACE_BOOTSTRAP",
+        help="Brokers to ask first.  [default: the dev cluster, if one runs]",
+        show_default=False,
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this long.")
+]
+_Settings = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+]
+
+
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics for the shell; none when no cluster answers at once."""
+    from tailrace.cli.topics import topic_names  # noqa: PLC0415
+
+    return topic_names(ctx.params.get("bootstrap"), incomplete)
+
+
+_Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Its name.", autocompletion=complete_topics)
+]
+
+
+@topics_app.command("create", epilog=_CODES)
+def create_topic(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
+    *,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
+    replication_factor: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor", "-r", min=0, help="Replicas; 0: as the controllers are set."
+        ),
+    ] = 0,
+    config: _Settings = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="One that is there already is fine.")
+    ] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it could be made.")
+    ] = False,
+    bootstrap: _Bootstrap = None,
+    timeout: _Timeout = 15.0,
+    as_json: _Json = False,
+) -> None:
+    """Make a topic, and wait until its partitions have leaders."""
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.create(
+        topics.Asking(bootstrap, timeout, as_json),
+        topic,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config=topics.assignments(config or []),
+        if_not_exists=if_not_exists,
+        validate_only=validate_only,
+    )
+
+
+@topics_app.command("list", epilog=_CODES)
+def list_topics(
+    bootstrap: _Bootstrap = None, timeout: _Timeout = 15.0, as_json: _Json = False
+) -> None:
+    """List the topics and how they are."""
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.list_all(topics.Asking(bootstrap, timeout, as_json))
+
+
+@topics_app.command("describe", epilog=_CODES)
+def describe_topics(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]…", help="All, when none is named.", autocompletion=complete_topics
+        ),
+    ] = None,
+    unhealthy: Annotated[
+        bool, typer.Option("--unhealthy", help="Only partitions with something wrong.")
+    ] = False,
+    bootstrap: _Bootstrap = None,
+    timeout: _Timeout = 15.0,
+    as_json: _Json = False,
+) -> None:
+    """Show leaders, replicas and health of topics.
+
+    Health: offline (no leader), under-replicated (not all replicas in sync), under-min-isr (too few
+    in sync for acks=all), leader-not-preferred (not the first replica leads).
+    """
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.describe(topics.Asking(bootstrap, timeout, as_json), names or [], unhealthy=unhealthy)
+
+
+@topics_app.command("delete", epilog=_CODES)
+def delete_topics(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", autocompletion=complete_topics)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: _Bootstrap = None,
+    timeout: _Timeout = 15.0,
+    as_json: _Json = False,
+) -> None:
+    """Delete topics and their records. Asks first when a person is at the terminal."""
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.delete(topics.Asking(bootstrap, timeout, as_json), names, yes=yes)
+
+
+@cluster_app.command("describe", epilog=_CODES)
+def describe_cluster(
+    bootstrap: _Bootstrap = None, timeout: _Timeout = 15.0, as_json: _Json = False
+) -> None:
+    """Show brokers, the active controller, and what is wrong with partitions."""
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.describe_cluster(topics.Asking(bootstrap, timeout, as_json))
+
+
+def explain(
+    topic: _Topic,
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    bootstrap: _Bootstrap = None,
+    timeout: _Timeout = 15.0,
+    as_json: _Json = False,
+) -> None:
+    """Tell why the leader of a partition changed: the cause, who could lead, the times."""
+    from tailrace.cli import topics  # noqa: PLC0415
+
+    topics.explain(topics.Asking(bootstrap, timeout, as_json), topic, partition)
+
+
+def produce(
+    topic: _Topic,
+    *,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="One record with this value, and nothing from stdin."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every record.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", metavar="NAME=VALUE", help="A header of every record; repeatable."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Take lines from here, not from stdin.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", help="Lines hold key and value, with this between."),
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0)] = None,
+    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    compression: Annotated[str, typer.Option("--compression", help="none, lz4 or zstd.")] = "none",
+    name: Annotated[
+        str | None, typer.Option("--name", help="A named producer: an older one is fenced.")
+    ] = None,
+    bootstrap: _Bootstrap = None,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one record may take."),
+    ] = 120.0,
+    as_json: _Json = False,
+) -> None:
+    """Write records: one for each line of stdin, of a file, or the one that is given."""
+    from tailrace.cli import producing  # noqa: PLC0415
+
+    producing.produce(
+        producing.Input(
+            topic=topic,
+            value=value,
+            key=key,
+            headers=producing.parse_headers(header or ()),
+            file=file,
+            key_separator=key_separator,
+            partition=partition,
+        ),
+        bootstrap=bootstrap,
+        settings=producing.settings(
+            acks=acks, compression=compression, name=name, timeout_s=timeout
+        ),
+        as_json=as_json,
+    )
+
+
+def consume(
+    topic: _Topic,
+    *,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
+    offset: Annotated[
+        str, typer.Option("--offset", "-o", help="earliest, latest, or a number.")
+    ] = "earliest",
+    max_records: Annotated[
+        int | None, typer.Option("--max", min=1, help="Stop after so many records.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on at the end, and wait for more.")
+    ] = False,
+    with_keys: Annotated[
+        bool, typer.Option("--keys", help="Print the keys too, with a tab after each.")
+    ] = False,
+    bootstrap: _Bootstrap = None,
+    timeout: _Timeout = 15.0,
+    as_json: _Json = False,
+) -> None:
+    """Read one partition up to its end (or for ever), and print a line for each record.
+
+    Values are printed as they are. With --json each line tells offset, time, key, value, headers;
+    what is no text stands there as {"base64": …}.
+    """
+    from tailrace.cli import consuming  # noqa: PLC0415
+
+    consuming.consume(
+        consuming.Wanted(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            max_records=max_records,
+            follow=follow,
+            with_keys=with_keys,
+            as_json=as_json,
+        ),
+        bootstrap=bootstrap,
+        timeout_s=timeout,
+    )

@@ -1,0 +1,210 @@
+"""`tailrace demo`: a cluster that loses its leader while records are written, before your eyes.
+
+Real processes in a temporary folder: etcd, two controllers, three brokers. A producer with acks=all
+goes on while the leader of a partition is killed with SIGKILL; then every record is read back and
+counted. What does not hold ends the demo with an exit code that is not 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from tailrace.cli.connecting import Connection, connection, run
+from tailrace.cli.formatting import counted
+from tailrace.cli.topics import print_change, print_topic
+from tailrace.client.admin import AdminCore
+from tailrace.client.delivery import RecordMetadata
+from tailrace.client.settings import ProducerSettings
+from tailrace.dev.cluster import DevCluster, Plan
+from tailrace.errors import TailraceError
+from tailrace.runtime import Tasks
+
+TOPIC: Final = "orders"
+PARTITIONS: Final = 3
+# How long records flow before the leader is killed, and after.
+FLOW_S: Final = 1.5
+PACE_S: Final = 0.002
+WAIT_S: Final = 30.0
+
+
+def demo_cluster(*, keep: bool) -> bool:
+    """Run the demo; returns whether nothing was lost."""
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
+    kept = False
+    try:
+        held = run(_show(folder, console, keep=keep))
+        kept = keep
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    return held
+
+
+class Flow:
+    """A producer that goes on until it is told to stop, and what became of its records."""
+
+    def __init__(self, to: Connection) -> None:
+        self._to = to
+        self._stopped = False
+        self.sent = 0
+        self.failed = 0
+        # (partition, offset) of what is acknowledged, and when: for the longest pause.
+        self.acknowledged: dict[tuple[int, int], int] = {}
+        self.waits_ms: list[tuple[int, int]] = []
+
+    async def run(self) -> None:
+        producer = self._to.producer(ProducerSettings())
+        try:
+            while not self._stopped:
+                number = self.sent
+                key = b"customer-%d" % (number % 100)
+                await producer.send(
+                    TOPIC, b"order %d" % number, key, callback=self._noting(self._now_ms(), number)
+                )
+                self.sent += 1
+                await asyncio.sleep(PACE_S)
+            await producer.flush()
+        finally:
+            await producer.close()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def longest_wait_ms(self, since_ms: int) -> int:
+        """The longest that a record waited for its acknowledgement, from a moment on."""
+        waits = [acked - max(sent, since_ms) for sent, acked in self.waits_ms if acked >= since_ms]
+        return max(waits, default=0)
+
+    def _noting(
+        self, sent_ms: int, number: int
+    ) -> Callable[[RecordMetadata | None, TailraceError | None], None]:
+        def note(metadata: RecordMetadata | None, _: TailraceError | None) -> None:
+            if metadata is None:
+                self.failed += 1
+                return
+            self.acknowledged[metadata.partition, metadata.offset] = number
+            self.waits_ms.append((sent_ms, self._now_ms()))
+
+        return note
+
+    def _now_ms(self) -> int:
+        return self._to.clock.monotonic_ms()
+
+
+async def _show(folder: Path, console: Console, *, keep: bool) -> bool:
+    cluster = DevCluster(folder)
+    say = _Saying(console)
+    say.step("Three brokers, two controllers and etcd start")
+    begun_ms = say.now_ms()
+    await cluster.up(Plan(brokers=3, controllers=2))
+    say.tell(f"up in {(say.now_ms() - begun_ms) / 1000:.1f} s, in {folder}")
+    try:
+        to = connection(cluster.state.bootstrap)
+        async with to.admin() as admin:
+            held = await _break_it(cluster, to, admin, say)
+        if keep:
+            say.tell(f"It goes on: tailrace dev status --dir {folder}")
+        return held
+    finally:
+        if not keep:
+            await cluster.down()
+
+
+async def _break_it(cluster: DevCluster, to: Connection, admin: AdminCore, say: _Saying) -> bool:
+    say.step(f"A topic of {PARTITIONS} partitions, each on three brokers")
+    print_topic(say.console, await admin.create_topic(TOPIC, partitions=PARTITIONS))
+    flow = Flow(to)
+    tasks = Tasks(lambda _, __: None)
+    flowing = tasks.spawn("flow", flow.run())
+    try:
+        say.step("A producer writes with acks=all, and the leader of partition 0 is killed")
+        await asyncio.sleep(FLOW_S)
+        leader = (await admin.describe_topic(TOPIC)).partitions[0].leader
+        say.tell(
+            f"{counted(len(flow.acknowledged), 'record')} acknowledged; kill -9 broker-{leader}"
+        )
+        killed_ms = say.now_ms()
+        await cluster.signal(f"broker-{leader}", signal.SIGKILL)
+        await asyncio.sleep(FLOW_S)
+        pause_ms = flow.longest_wait_ms(killed_ms)
+        say.tell(f"the longest wait for an acknowledgement was {pause_ms} ms", style="bold")
+        print_topic(say.console, await admin.describe_topic(TOPIC))
+        say.step("What happened to partition 0")
+        for change in await admin.explain(TOPIC, 0):
+            print_change(say.console, change)
+        say.step(f"broker-{leader} comes back and catches up")
+        await cluster.start(f"broker-{leader}")
+        begun_ms = say.now_ms()
+        await _until_in_sync(admin)
+        say.tell(f"all replicas in sync after {(say.now_ms() - begun_ms) / 1000:.1f} s")
+        flow.stop()
+        async with asyncio.timeout(WAIT_S):
+            await flowing
+    finally:
+        await tasks.close()
+    say.step("Every record is read back and counted")
+    return await _read_back(flow, to, admin, say)
+
+
+async def _until_in_sync(admin: AdminCore) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            described = await admin.describe_topic(TOPIC)
+            if all(len(each.isr) == len(each.replicas) for each in described.partitions):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def _read_back(flow: Flow, to: Connection, admin: AdminCore, say: _Saying) -> bool:
+    ends = await admin.list_offsets(TOPIC)
+    wrong = twice = 0
+    seen: dict[int, int] = {}
+    for partition, end in ends.items():
+        async with to.reader(TOPIC, partition, 0) as reader:
+            while reader.position < end.offset:
+                fetched = await reader.next(timeout_ms=to.timeout_ms)
+                if fetched is None:
+                    break
+                for record in fetched.view.records():
+                    number = int((record.value or b"").removeprefix(b"order "))
+                    twice += number in seen
+                    seen[number] = record.offset
+                    wrong += flow.acknowledged.get((partition, record.offset)) != number
+    lost = len(set(flow.acknowledged.values()) - set(seen))
+    say.tell(
+        f"{flow.sent:,} sent, {len(flow.acknowledged):,} acknowledged, {len(seen):,} read back: "
+        f"{lost} lost, {twice} twice, {wrong} in the wrong place, {flow.failed} failed"
+    )
+    held = len(seen) == flow.sent and not (lost or twice or wrong or flow.failed)
+    verdict = "Nothing was lost." if held else "This does not hold."
+    say.tell(verdict, style="bold green" if held else "bold red")
+    return held
+
+
+class _Saying:
+    """Headings with numbers, lines below them, and the time."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._steps = 0
+
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def step(self, title: str) -> None:
+        self._steps += 1
+        self.console.print(Text.assemble(f"\n{self._steps}. ", (title, "bold cyan")))
+
+    def tell(self, line: str, *, style: str = "") -> None:
+        self.console.print(Text(f"   {line}", style=style), soft_wrap=True)

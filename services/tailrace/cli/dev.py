@@ -1,0 +1,233 @@
+"""`tailrace dev`: a cluster on this machine.
+
+Only the command line; what it does is in `tailrace.dev`, imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tailrace.dev.cluster import DevCluster, Plan
+
+app = typer.Typer(
+    name="dev",
+    help="A cluster on this machine: brokers, controllers and etcd, to try things and break them.",
+    no_args_is_help=True,
+)
+
+LOOK_AFTER_S: Final = 0.5
+
+_Dir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        envvar="TAILRACE_DEV_DIR",
+        help="Where the cluster lives.  [default: ~/.tailrace/dev]",
+        show_default=False,
+    ),
+]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="As `status` shows it: broker-1, controller-2, etcd.")
+]
+
+
+@app.command()
+def up(
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="How many.  [default: 3, or as before]")
+    ] = None,
+    controllers: Annotated[
+        int | None, typer.Option(min=1, help="How many.  [default: 2, or as before]")
+    ] = None,
+    folder: _Dir = None,
+    port_base: Annotated[
+        int | None, typer.Option(min=1, help="Count ports from here.  [default: free ones]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of brokers or controllers; repeatable."
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when it is up, and leave it running.")
+    ] = False,
+) -> None:
+    """Start a cluster. Without --detach it lives until Ctrl-C. What runs already is left alone."""
+    from tailrace.dev.cluster import Plan  # noqa: PLC0415
+
+    plan = Plan(brokers=brokers, controllers=controllers, port_base=port_base)
+    if settings:
+        plan = _with_settings(plan, settings)
+    cluster = _cluster(folder)
+    _run(_up(cluster, plan, detach=detach))
+
+
+@app.command()
+def status(
+    folder: _Dir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the processes of the cluster."""
+    cluster = _cluster(folder)
+    found = cluster.status()
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _show(cluster, found)
+
+
+@app.command()
+def kill(
+    name: _Name,
+    signal_name: Annotated[
+        str, typer.Option("--signal", metavar="NAME", help="KILL, TERM, STOP, CONT, …")
+    ] = "KILL",
+    folder: _Dir = None,
+) -> None:
+    """Send a signal to one process."""
+    _run(_cluster(folder).signal(name, _signal(signal_name)))
+
+
+@app.command()
+def start(name: _Name, folder: _Dir = None) -> None:
+    """Start a process that has ended."""
+    _run(_cluster(folder).start(name))
+
+
+@app.command()
+def pause(name: _Name, folder: _Dir = None) -> None:
+    """Let a process stand still (SIGSTOP)."""
+    _run(_cluster(folder).signal(name, signal.SIGSTOP))
+
+
+@app.command()
+def resume(name: _Name, folder: _Dir = None) -> None:
+    """Let a paused process go on (SIGCONT)."""
+    _run(_cluster(folder).signal(name, signal.SIGCONT))
+
+
+@app.command()
+def down(
+    folder: _Dir = None,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Remove its data as well.")] = False,
+) -> None:
+    """Stop the whole cluster. Its data stays for the next `up`."""
+    cluster = _cluster(folder)
+    killed = _run(cluster.down(wipe=wipe))
+    for name in killed:
+        typer.echo(f"tailrace: {name} did not stop in time and was killed", err=True)
+
+
+async def _up(cluster: DevCluster, plan: Plan, *, detach: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
+    if starting is not None:
+        # Both signals end `up` while it starts things; it then stops what it has started.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, starting.cancel)
+    try:
+        started = await cluster.up(plan)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+        if not detach:
+            loop.add_signal_handler(number, stop.set)
+    if not started:
+        typer.echo(f"The cluster in {cluster.folder} runs already.")
+    _show(cluster, cluster.status())
+    if detach:
+        typer.echo("`tailrace dev down` stops it.")
+        return
+    if not started:
+        return
+    typer.echo("Ctrl-C stops it.")
+    await _look_after(cluster, stop)
+    typer.echo("Stopping.")
+    for name in await cluster.down():
+        typer.echo(f"tailrace: {name} did not stop in time and was killed", err=True)
+
+
+async def _look_after(cluster: DevCluster, stop: asyncio.Event) -> None:
+    """Wait for the end, and tell of processes that come and go meanwhile."""
+    states: dict[str, str] = {}
+    while not stop.is_set():
+        for each in cluster.status()["processes"]:
+            before = states.get(each["name"])
+            states[each["name"]] = each["state"]
+            if before not in {None, each["state"]}:
+                typer.echo(f"{each['name']} is {each['state']} now")
+        if all(state == "exited" for state in states.values()):
+            return
+        try:
+            async with asyncio.timeout(LOOK_AFTER_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+
+
+def _cluster(folder: Path | None) -> DevCluster:
+    from tailrace.dev.cluster import DevCluster  # noqa: PLC0415
+    from tailrace.dev.folder import default_folder  # noqa: PLC0415
+
+    return DevCluster(folder or default_folder(os.environ), say=typer.echo)
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def _signal(name: str) -> signal.Signals:
+    try:
+        return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
+    except KeyError:
+        raise typer.BadParameter(f"there is no signal {name!r}", param_hint="--signal") from None
+
+
+def _with_settings(plan: Plan, assignments: list[str]) -> Plan:
+    """Give each setting to whom it belongs; refused when it is nobody's."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from tailrace.cli.known_settings import broker_known, controller_known  # noqa: PLC0415
+    from tailrace.cli.settings import from_assignments  # noqa: PLC0415
+
+    of_broker = {name for each in broker_known() for name in each.names}
+    of_controller = {name for each in controller_known() for name in each.names}
+    given = from_assignments(assignments, [*broker_known(), *controller_known()])
+    return replace(
+        plan,
+        broker_settings={each.name: each.text for each in given if each.name in of_broker},
+        controller_settings={each.name: each.text for each in given if each.name in of_controller},
+    )
+
+
+def _show(cluster: DevCluster, found: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console: Console = Console(file=sys.stdout, highlight=False)
+    table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
+    for title in ("name", "state", "pid", "address"):
+        table.add_column(title, no_wrap=True)
+    for each in found["processes"]:
+        style = "green" if each["state"] == "running" else "red"
+        pid = "-" if each["pid"] is None else str(each["pid"])
+        table.add_row(each["name"], f"[{style}]{each['state']}[/]", pid, each["address"])
+    console.print(table)
+    console.print(f"bootstrap  {found['bootstrap']}", soft_wrap=True)
+    console.print(f"logs       {cluster.log_path('broker-1').parent}", soft_wrap=True)

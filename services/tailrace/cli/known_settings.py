@@ -1,0 +1,436 @@
+"""The settings of brokers and controllers: their names, what they mean, and how they are read.
+
+The tables here and the dataclasses of the services say the same (a test compares them). Texts come
+from `cli.settings`; what is bad is refused in one sentence that says where it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol
+
+from tailrace.broker.settings import BrokerSettings
+from tailrace.cli.settings import Effective, Given, Known
+from tailrace.config import (
+    LogConfig,
+    SettingFacts,
+    broker_configs,
+    broker_setting_facts,
+    log_setting_facts,
+)
+from tailrace.controller.settings import ControllerSettings
+from tailrace.errors import InvalidConfig
+from tailrace.meta.settings import EtcdSettings
+from tailrace.transport.addresses import split_address
+
+_INT31_MAX: Final = 2**31 - 1
+_INT63_MAX: Final = 2**63 - 1
+_KIB: Final = 1 << 10
+_SHOWN_CHARACTERS_MAX: Final = 120
+
+
+class _Kind(Protocol):
+    """What a text can mean; `parse` raises ValueError or InvalidConfig."""
+
+    def parse(self, text: str) -> object: ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    low: int = 1
+    high: int = _INT63_MAX
+
+    def parse(self, text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or not self.low <= int(text) <= self.high:
+            raise ValueError(text)
+        return int(text)
+
+    def __str__(self) -> str:
+        if self.high == _INT63_MAX:
+            return f"a whole number from {self.low} on"
+        return f"a whole number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    what: str = "any text"
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """`host:port`; empty where that means "the one listened on"."""
+
+    optional: bool = False
+
+    def parse(self, text: str) -> str:
+        if text or not self.optional:
+            split_address(text)
+        return text
+
+    def __str__(self) -> str:
+        return "host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class _Addresses:
+    def parse(self, text: str) -> tuple[str, ...]:
+        addresses = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not addresses:
+            raise ValueError(text)
+        for each in addresses:
+            split_address(each)
+        return addresses
+
+    def __str__(self) -> str:
+        return "host:port of one or more servers, with commas between"
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A setting that is one field of a dataclass."""
+
+    name: str
+    field: str
+    kind: _Kind
+    about: str
+    secret: bool = False
+    required: bool = False
+
+
+_ID: Final = _Whole(0, _INT31_MAX)
+_FILE: Final = _Text("the path of a file")
+
+_ETCD: Final = (
+    _Own("etcd.endpoints", "endpoints", _Addresses(), "the servers of etcd"),
+    _Own("etcd.namespace", "namespace", _Text("a prefix"), "goes before every key in etcd"),
+    _Own("etcd.timeout.ms", "timeout_ms", _Whole(50), "how long one call to etcd may take"),
+    _Own("etcd.username", "username", _Text(), "who to log in to etcd as"),
+    _Own("etcd.password", "password", _Text(), "with this password", secret=True),
+    _Own("etcd.password.file", "password_file", _FILE, "or with the password in this file"),
+    _Own("etcd.ca.file", "ca_file", _FILE, "TLS to etcd: whom to trust (PEM)"),
+    _Own("etcd.cert.file", "cert_file", _FILE, "TLS to etcd: our certificate (PEM)"),
+    _Own("etcd.key.file", "key_file", _FILE, "TLS to etcd: our private key (PEM)"),
+    _Own(
+        "etcd.server.name",
+        "server_name",
+        _Text("a host name"),
+        "the name in etcd's certificate, where it is not that of the endpoint",
+    ),
+)
+
+_BROKER: Final = (
+    _Own("broker.id", "broker_id", _ID, "the number of this broker", required=True),
+    _Own("listeners", "listen", _Address(), "where clients and controllers connect"),
+    _Own("link.listeners", "link_listen", _Address(), "where other brokers fetch replicas"),
+    _Own(
+        "advertised.listeners",
+        "advertised",
+        _Address(optional=True),
+        "what clients are told instead of `listeners`",
+    ),
+    _Own(
+        "advertised.link.listeners",
+        "link_advertised",
+        _Address(optional=True),
+        "what brokers are told instead of `link.listeners`",
+    ),
+    _Own("broker.rack", "rack", _Text(), "the rack or zone; replicas are spread over racks"),
+    _Own(
+        "broker.lease.ttl.ms",
+        "lease_ttl_ms",
+        _Whole(1_000),
+        "how long a broker that is not heard of stays registered (whole seconds count)",
+    ),
+    _Own("health.interval.ms", "health_interval_ms", _Whole(100), "how often it says it is well"),
+    _Own(
+        "replica.lag.time.max.ms",
+        "replica_lag_time_max_ms",
+        _Whole(100),
+        "a follower that was not at the end of the log for this long leaves the ISR",
+    ),
+    _Own(
+        "checkpoint.interval.ms",
+        "checkpoint_interval_ms",
+        _Whole(),
+        "how often high watermarks and recovery points are written down",
+    ),
+    _Own(
+        "flush.interval.ms", "flush_interval_ms", _Whole(), "how often all logs are synced to disk"
+    ),
+    _Own(
+        "controlled.shutdown.timeout.ms",
+        "controlled_shutdown_timeout_ms",
+        _Whole(0),
+        "how long SIGTERM waits for leaderships to be handed over",
+    ),
+    _Own(
+        "produce.bytes.max",
+        "produce_bytes_max",
+        _Whole(_KIB),
+        "bytes of produce requests that wait for replicas, over all connections",
+    ),
+    _Own(
+        "connection.bytes.max", "connection_bytes_max", _Whole(_KIB), "the same for one connection"
+    ),
+    _Own("link.frame.bytes", "link_frame_bytes", _Whole(_KIB), "bytes of one frame to a follower"),
+    _Own(
+        "fetch.response.bytes",
+        "fetch_response_bytes",
+        _Whole(_KIB),
+        "bytes of one response to a reader",
+    ),
+    _Own(
+        "fetch.credit.bytes.max",
+        "fetch_credit_bytes_max",
+        _Whole(_KIB),
+        "how far ahead a reader may ask",
+    ),
+)
+
+_CONTROLLER: Final = (
+    _Own("controller.id", "controller_id", _ID, "the number of this controller", required=True),
+    _Own("controller.listeners", "listen", _Address(), "where brokers and clients connect"),
+    _Own(
+        "controller.advertised.listeners",
+        "advertised",
+        _Address(optional=True),
+        "what they are told instead of `controller.listeners`",
+    ),
+    _Own(
+        "controller.lease.ttl.ms",
+        "lease_ttl_ms",
+        _Whole(1_000),
+        "how long a controller that is not heard of stays the active one (whole seconds count)",
+    ),
+    _Own(
+        "broker.lease.ttl.ms",
+        "broker_lease_ttl_ms",
+        _Whole(1_000),
+        "what the brokers have: the time over which a mass failure is looked at twice",
+    ),
+    _Own(
+        "standby.probe.ms",
+        "standby_probe_ms",
+        _Whole(),
+        "how often one that stands by looks after the active one",
+    ),
+    _Own(
+        "health.silence.ms",
+        "health_silence_ms",
+        _Whole(),
+        "a health stream that says nothing for this long is opened anew",
+    ),
+    _Own(
+        "health.answer.ms",
+        "health_answer_ms",
+        _Whole(),
+        "how long a broker has to answer whether it is there",
+    ),
+    _Own("probe.timeout.ms", "probe_timeout_ms", _Whole(), "how long one try to connect may take"),
+    _Own(
+        "probe.again.ms",
+        "probe_again_ms",
+        _Whole(),
+        "a refused connection counts when it is refused again after this long",
+    ),
+    _Own(
+        "order.timeout.ms", "order_timeout_ms", _Whole(), "how long one order to a broker may take"
+    ),
+    _Own("retry.backoff.ms", "retry_ms", _Whole(), "the first pause before something is repeated"),
+    _Own("retry.backoff.max.ms", "retry_max_ms", _Whole(), "the longest such pause"),
+    _Own(
+        "request.timeout.ms",
+        "request_timeout_ms",
+        _Whole(),
+        "a request that waits for etcd fails after this long",
+    ),
+    _Own(
+        "picture.hold.ms",
+        "picture_hold_ms",
+        _Whole(),
+        "how long news for clients waits for new leaders to have their orders",
+    ),
+    _Own("settle.ms", "settle_ms", _Whole(), "how long an answer waits for leaders to have orders"),
+    _Own(
+        "default.replication.factor",
+        "default_replication_factor",
+        _Whole(1, 100),
+        "replicas of a topic that does not say",
+    ),
+)
+
+_ABOUT: Final = {
+    "log.dirs": "the data folders, with commas between",
+    "num.recovery.threads.per.data.dir": "threads that recover logs after a crash",
+    "open.files.max": "how many files of logs are held open",
+    "index.cache.bytes": "memory for indexes",
+    "log.cleaner.dedupe.buffer.size": "memory for compaction",
+    "segment.bytes": "a segment that has grown to this is closed",
+    "segment.ms": "or one that is this old",
+    "segment.index.bytes": "or one whose index has grown to this",
+    "index.interval.bytes": "bytes between two entries of an index",
+    "max.message.bytes": "the largest batch that is taken",
+    "retention.ms": "records older than this may go",
+    "retention.bytes": "what a partition holds beyond this may go",
+    "cleanup.policy": "what happens to old records",
+    "delete.retention.ms": "how long compaction keeps tombstones",
+    "min.compaction.lag.ms": "compaction leaves younger records alone",
+    "min.cleanable.dirty.ratio": "compact when this share of a log is new",
+    "flush": "`ack`: a replica reports only what is synced to its disk",
+    "producer.id.expiration.ms": "how long an idle producer is remembered",
+    "message.timestamp.type": "whose time records bear",
+}
+
+BROKER_FLAGS: Final = (
+    "broker.id",
+    "listeners",
+    "link.listeners",
+    "advertised.listeners",
+    "advertised.link.listeners",
+    "broker.rack",
+    "log.dirs",
+    "etcd.endpoints",
+)
+CONTROLLER_FLAGS: Final = (
+    "controller.id",
+    "controller.listeners",
+    "controller.advertised.listeners",
+    "etcd.endpoints",
+)
+
+
+def broker_known() -> tuple[Known, ...]:
+    """Every setting of a broker."""
+    return (
+        *_known(_BROKER, _BROKER_DEFAULTS),
+        *_etcd_known(),
+        *_logs_known(broker_setting_facts()),
+    )
+
+
+def controller_known() -> tuple[Known, ...]:
+    """Every setting of a controller; those of logs are what topics have that say nothing else."""
+    own = _known(_CONTROLLER, _CONTROLLER_DEFAULTS)
+    return (*own, *_etcd_known(), *_logs_known(log_setting_facts()))
+
+
+def broker_settings(settings: Effective) -> tuple[BrokerSettings, EtcdSettings]:
+    """What the texts mean; InvalidConfig for the first one that is bad."""
+    _require_all(settings)
+    folders, log_defaults = _log_configs(settings, broker_setting_facts())
+    own = _fields(settings, _BROKER)
+    made = BrokerSettings(**own, folders=folders, log_defaults=log_defaults)
+    return made, EtcdSettings(**_fields(settings, _ETCD))
+
+
+def controller_settings(settings: Effective) -> tuple[ControllerSettings, EtcdSettings]:
+    """What the texts mean; InvalidConfig for the first one that is bad."""
+    _require_all(settings)
+    _, log_defaults = _log_configs(settings, log_setting_facts())
+    made = ControllerSettings(**_fields(settings, _CONTROLLER), log_defaults=log_defaults)
+    return made, EtcdSettings(**_fields(settings, _ETCD))
+
+
+def settings_table(known: tuple[Known, ...]) -> str:
+    """The settings as a table for a document."""
+    rows = ["| name | default | allowed | what it is |", "|---|---|---|---|"]
+    for each in known:
+        names = ", ".join(f"`{name}`" for name in each.names)
+        default = "must be given" if each.required else f"`{each.default}`" if each.default else ""
+        rows.append(f"| {names} | {default} | {each.allowed} | {each.about} |")
+    return "\n".join(rows) + "\n"
+
+
+def _defaults(kind: type[Any]) -> dict[str, object]:
+    return {each.name: each.default for each in fields(kind)}
+
+
+_BROKER_DEFAULTS: Final = _defaults(BrokerSettings)
+_CONTROLLER_DEFAULTS: Final = _defaults(ControllerSettings)
+_ETCD_DEFAULTS: Final = _defaults(EtcdSettings)
+
+
+def _known(table: tuple[_Own, ...], defaults: Mapping[str, object]) -> tuple[Known, ...]:
+    return tuple(
+        Known(
+            name=own.name,
+            about=own.about,
+            allowed=str(own.kind),
+            default="" if own.required else _text(defaults[own.field]),
+            secret=own.secret,
+            required=own.required,
+        )
+        for own in table
+    )
+
+
+def _etcd_known() -> tuple[Known, ...]:
+    return _known(_ETCD, _ETCD_DEFAULTS)
+
+
+def _logs_known(facts: tuple[SettingFacts, ...]) -> tuple[Known, ...]:
+    return tuple(
+        Known(
+            name=each.name,
+            about=_ABOUT[each.name],
+            allowed=each.allowed,
+            default=each.default,
+            other_names=each.other_names,
+        )
+        for each in facts
+    )
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _require_all(settings: Effective) -> None:
+    for known in settings.known:
+        if known.required and known.name not in settings.given:
+            raise InvalidConfig(
+                f"{known.name} is not set, and there is no default for it: give the flag "
+                f"--{known.name.replace('.', '-')}, a variable, or a line in a --config file"
+            )
+
+
+def _fields(settings: Effective, table: tuple[_Own, ...]) -> dict[str, Any]:
+    """The fields that were given a value."""
+    return {
+        own.field: _parse(own.kind, given)
+        for own in table
+        for given in settings.given.get(own.name, [])
+    }
+
+
+def _parse(kind: _Kind, given: Given) -> object:
+    try:
+        return kind.parse(given.text)
+    except (ValueError, InvalidConfig):
+        shown = repr(given.text)
+        if len(shown) > _SHOWN_CHARACTERS_MAX:
+            shown = shown[:_SHOWN_CHARACTERS_MAX] + "…"
+        raise InvalidConfig(
+            f"{given.origin}: the setting {given.name!r} is {shown}; allowed is {kind}"
+        ) from None
+
+
+def _log_configs(settings: Effective, facts: tuple[SettingFacts, ...]) -> tuple[Any, LogConfig]:
+    texts: dict[str, str] = {}
+    for each in facts:
+        for given in settings.given.get(each.name, []):
+            try:
+                broker_configs({given.name: given.text})
+            except InvalidConfig as error:
+                raise InvalidConfig(f"{given.origin}: {error}") from None
+            texts[given.name] = given.text
+    return broker_configs(texts)

@@ -1,0 +1,467 @@
+"""A cluster on one machine: its processes started, looked after, hurt and stopped.
+
+The processes are the ordinary ones (`tailrace broker`, `tailrace controller`, etcd), each in a
+session of its own, so that they outlive the command that started them. What is known of them is in
+the folder: `cluster.json`, a config file and a log for each, their data. Every command reads it
+from there and takes the folder's lock while it changes something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tailrace.clock import Clock, SystemClock
+from tailrace.dev.processes import Life, ProcessIdentity, identify, life_of, send
+from tailrace.dev.state import (
+    HOST,
+    ClusterState,
+    DevError,
+    Member,
+    Role,
+    chosen_bases,
+    lay_out,
+    load,
+    save,
+)
+from tailrace.meta.embedded import EtcdConfig, EtcdFailed, find_etcd, start_etcd
+
+BROKERS: Final = 3
+CONTROLLERS: Final = 2
+READY_TIMEOUT_MS: Final = 60_000
+# SIGTERM lets a broker hand over its leaderships (10 s at most) and close its logs.
+STOP_TIMEOUT_MS: Final = 20_000
+KILL_TIMEOUT_MS: Final = 5_000
+POLL_MS: Final = 20
+
+_LOCK_FILE: Final = "lock"
+_LOGS: Final = "logs"
+_LOG_TAIL_BYTES: Final = 4_096
+_OWN_VARIABLES: Final = "TAILRACE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `up` is to make; None: as before, or the default."""
+
+    brokers: int | None = None
+    controllers: int | None = None
+    port_base: int | None = None
+    # Settings of all brokers and controllers that differ from the defaults.
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    controller_settings: Mapping[str, str] = field(default_factory=dict)
+    # False: etcd does not sync, and a power loss may cost the metadata; for tests.
+    etcd_fsync: bool = True
+
+
+class DevCluster:
+    """The cluster in one folder. Methods that change it raise DevError with a sentence."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._say = say
+        self._clock = clock or SystemClock()
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def state(self) -> ClusterState:
+        """What is known; DevError when no cluster was ever started here."""
+        state = load(self._folder)
+        if state is None:
+            raise DevError(
+                f"there is no cluster in {self._folder}: `tailrace dev up` starts one there"
+            )
+        return state
+
+    def log_path(self, name: str) -> Path:
+        if name == Role.ETCD:
+            return self._folder / Role.ETCD / "etcd.log"
+        return self._folder / _LOGS / f"{name}.log"
+
+    def life(self, member: Member) -> Life:
+        _reap()
+        return Life.EXITED if member.identity is None else life_of(member.identity)
+
+    def status(self) -> dict[str, Any]:
+        """For `status --json`."""
+        state = self.state
+        return {
+            "bootstrap": state.bootstrap,
+            "processes": [self._status_of(each) for each in state.members],
+        }
+
+    def _status_of(self, member: Member) -> dict[str, Any]:
+        life = self.life(member)
+        alive = member.identity is not None and life is not Life.EXITED
+        return {
+            "name": member.name,
+            "role": member.role.value,
+            "id": member.number,
+            "pid": member.identity.pid if alive and member.identity else None,
+            "address": member.address,
+            "metrics": None,
+            "state": life.value,
+        }
+
+    # Starting.
+
+    async def up(self, plan: Plan | None = None) -> list[str]:
+        """Start what does not run, and wait until it is a cluster; gives the names started.
+
+        What was started is stopped again when that fails.
+        """
+        with self.locked():
+            binary = _etcd_binary()
+            state = self._planned(plan or Plan())
+            missing = [each for each in state.members if self.life(each) is Life.EXITED]
+            if not missing:
+                return []
+            self._require_free(missing)
+            self._write_configs(state, plan or Plan())
+            save(self._folder, state)
+            try:
+                await self._start_all(missing, binary, fsync=plan is None or plan.etcd_fsync)
+                await self._until_ready()
+            except BaseException:
+                await self._stop([each.name for each in missing], grace_ms=0)
+                raise
+            return [each.name for each in missing]
+
+    async def start(self, name: str) -> None:
+        """Start one process that has ended; it is ready a moment later."""
+        with self.locked():
+            member = self.state.member(name)
+            if self.life(member) is not Life.EXITED:
+                raise DevError(f"{name} is {self.life(member)} already")
+            self._require_free([member])
+            await self._start_all([member], _etcd_binary(), fsync=True)
+
+    def _planned(self, plan: Plan) -> ClusterState:
+        """The cluster that is to be: the one that is there, grown or laid out anew."""
+        old = load(self._folder)
+        running = old is not None and any(
+            self.life(each) is not Life.EXITED for each in old.members
+        )
+        brokers = plan.brokers or (old.count(Role.BROKER) if old else BROKERS)
+        controllers = plan.controllers or (old.count(Role.CONTROLLER) if old else CONTROLLERS)
+        if old is not None and running:
+            self._require_same(old, brokers, controllers, plan.port_base)
+            return old
+        if old is not None and any(each.identity is not None for each in old.members):
+            self._say(
+                "the last cluster in this folder ended without `down`: going on with its data"
+            )
+        if plan.port_base is not None:
+            return lay_out(brokers, controllers, plan.port_base)
+        bases = chosen_bases(self._folder)
+        for base in [old.port_base, *bases] if old else bases:
+            state = lay_out(brokers, controllers, base)
+            if all(_is_free(port) for each in state.members for port in each.ports):
+                return state
+        raise DevError("no free ports were found: give some with --port-base")
+
+    def _require_same(
+        self, old: ClusterState, brokers: int, controllers: int, port_base: int | None
+    ) -> None:
+        same = (old.count(Role.BROKER), old.count(Role.CONTROLLER)) == (brokers, controllers)
+        if not same or port_base not in {None, old.port_base}:
+            raise DevError(
+                f"another cluster runs in {self._folder}, with {old.count(Role.BROKER)} brokers "
+                f"and {old.count(Role.CONTROLLER)} controllers from port {old.port_base} on: "
+                "end it with `tailrace dev down`, or use another --dir"
+            )
+
+    def _require_free(self, members: Sequence[Member]) -> None:
+        for member in members:
+            for port in member.ports:
+                if not _is_free(port):
+                    raise DevError(
+                        f"port {port} is in use by another process, and {member.name} needs it: "
+                        "end that process, or choose other ports with `up --port-base`"
+                    )
+
+    async def _start_all(self, members: Sequence[Member], binary: Path, *, fsync: bool) -> None:
+        """Start all at once: brokers wait for controllers, and all of them for etcd."""
+        for member in members:
+            if member.role is not Role.ETCD:
+                self._started(member, self._spawn(member))
+        for member in members:
+            if member.role is Role.ETCD:
+                await self._start_etcd(member, binary, fsync=fsync)
+
+    async def _start_etcd(self, member: Member, binary: Path, *, fsync: bool) -> None:
+        config = EtcdConfig(
+            folder=self._folder / Role.ETCD,
+            binary=binary,
+            host=HOST,
+            client_port=member.port,
+            peer_port=member.second_port,
+            fsync=fsync,
+        )
+        try:
+            running = await start_etcd(config)
+        except EtcdFailed as error:
+            raise DevError(str(error)) from error
+        _CHILDREN.append(running)
+        self._started(member, running.pid)
+
+    def _spawn(self, member: Member) -> int:
+        command = [
+            *(sys.executable, "-m", "tailrace.cli.main", member.role.value),
+            *("--config", str(self._config_path(member))),
+        ]
+        log_path = self.log_path(member.name)
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - the command line is ours.
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                # Ctrl-C in the terminal is for whoever started us, who then stops them in order.
+                start_new_session=True,
+            )
+        _CHILDREN.append(process)
+        return process.pid
+
+    def _started(self, member: Member, pid: int) -> None:
+        identity = identify(pid) or ProcessIdentity(pid, 0, "")
+        save(self._folder, self.state.with_member(replace(member, identity=identity)))
+
+    async def _until_ready(self) -> None:
+        """Wait until clients find all brokers and a controller."""
+        state = self.state
+        deadline_ms = self._clock.monotonic_ms() + READY_TIMEOUT_MS
+        wanted = set(state.of(Role.BROKER, lambda each: each.number))
+        async with _Watcher(state.of(Role.BROKER, lambda each: each.address)) as watcher:
+            while not watcher.sees(wanted):
+                self._require_alive(state)
+                if self._clock.monotonic_ms() > deadline_ms:
+                    raise DevError(
+                        f"the cluster was not ready within {READY_TIMEOUT_MS // 1000} s: "
+                        f"{watcher.problem} (logs in {self._folder / _LOGS})"
+                    )
+                await asyncio.sleep(POLL_MS / 1000)
+
+    def _require_alive(self, state: ClusterState) -> None:
+        for member in state.members:
+            if self.life(member) is Life.EXITED:
+                raise DevError(
+                    f"{member.name} ended at once: {self.last_words(member.name)} "
+                    f"(see {self.log_path(member.name)})"
+                )
+
+    def last_words(self, name: str) -> str:
+        """The last line of a process's log, in plain text."""
+        try:
+            tail = self.log_path(name).read_bytes()[-_LOG_TAIL_BYTES:]
+        except OSError:
+            return "it left no log"
+        last = tail.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+        with suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(last)["text"])
+        return last.removeprefix("tailrace: ")
+
+    # Hurting and stopping.
+
+    async def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one process; after SIGKILL it is gone when this returns."""
+        member = self.state.member(name)
+        if member.identity is None or not send(member.identity, number):
+            raise DevError(f"{name} does not run; `tailrace dev start {name}` starts it")
+        if number == signal.SIGKILL:
+            await self._gone([member], KILL_TIMEOUT_MS)
+
+    async def down(self, *, wipe: bool = False) -> list[str]:
+        """Stop everything, brokers first and etcd last; gives the names that had to be killed."""
+        if load(self._folder) is None and not wipe:
+            return []
+        with self.locked():
+            killed: list[str] = []
+            if (state := load(self._folder)) is not None:
+                for role in (Role.BROKER, Role.COORDINATOR, Role.CONTROLLER, Role.ETCD):
+                    names = [each.name for each in state.members if each.role is role]
+                    killed += await self._stop(names, grace_ms=STOP_TIMEOUT_MS)
+                cleared = tuple(replace(each, identity=None) for each in state.members)
+                save(self._folder, replace(state, members=cleared))
+            if wipe:
+                self._remove_data(state)
+        return killed
+
+    async def _stop(self, names: Sequence[str], *, grace_ms: int) -> list[str]:
+        """End these processes, all at once; gives the names that had to be killed."""
+        state = self.state
+        members = [state.member(name) for name in names]
+        if grace_ms:
+            for member in members:
+                if member.identity is not None:
+                    send(member.identity, signal.SIGTERM)
+                    # One that was paused hears nothing but this.
+                    send(member.identity, signal.SIGCONT)
+        left = await self._gone(members, grace_ms)
+        for member in left:
+            if member.identity is not None:
+                send(member.identity, signal.SIGKILL)
+        stuck = await self._gone(left, KILL_TIMEOUT_MS)
+        if stuck:
+            names_left = ", ".join(each.name for each in stuck)
+            raise DevError(f"{names_left} could not be stopped, not even by SIGKILL")
+        return [each.name for each in left]
+
+    async def _gone(self, members: Sequence[Member], timeout_ms: int) -> list[Member]:
+        """Wait until these have ended; gives those that have not."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            left = [each for each in members if self.life(each) is not Life.EXITED]
+            if not left or self._clock.monotonic_ms() >= deadline_ms:
+                return left
+            await asyncio.sleep(POLL_MS / 1000)
+
+    def _remove_data(self, state: ClusterState | None) -> None:
+        """Remove what was made here, and the folder if nothing else is in it."""
+        names = [each.name for each in state.members] if state else []
+        for name in [*names, _LOGS]:
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        for path in [self._folder / "cluster.json", self._folder / _LOCK_FILE]:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    # The folder.
+
+    def _config_path(self, member: Member) -> Path:
+        return self._folder / member.name / f"{member.role}.properties"
+
+    def _write_configs(self, state: ClusterState, plan: Plan) -> None:
+        etcd = state.of(Role.ETCD, lambda each: each.address)[0]
+        for member in state.members:
+            if member.role is Role.BROKER:
+                settings = {
+                    "broker.id": str(member.number),
+                    "listeners": member.address,
+                    "link.listeners": f"{HOST}:{member.second_port}",
+                    "log.dirs": str(self._folder / member.name / "data"),
+                    "etcd.endpoints": etcd,
+                    **plan.broker_settings,
+                }
+            elif member.role is Role.CONTROLLER:
+                settings = {
+                    "controller.id": str(member.number),
+                    "controller.listeners": member.address,
+                    "etcd.endpoints": etcd,
+                    **plan.controller_settings,
+                }
+            else:
+                continue
+            path = self._config_path(member)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = ["# Made by `tailrace dev up`, which writes it anew each time."]
+            lines += [f"{name}={value}" for name, value in settings.items()]
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder: one command at a time changes what is in it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DevError(
+                    f"another `tailrace dev` command is at work in {self._folder}: wait for it"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class _Watcher:
+    """Follows the cluster as a client does. Imported late: what only stops needs no gRPC."""
+
+    def __init__(self, bootstrap: Sequence[str]) -> None:
+        from tailrace.client.metadata import MetadataWatcher  # noqa: PLC0415
+        from tailrace.runtime import Tasks  # noqa: PLC0415
+        from tailrace.transport.grpc_network import GrpcNetwork  # noqa: PLC0415
+
+        self._watcher = MetadataWatcher(GrpcNetwork(), bootstrap, Random())
+        self._tasks = Tasks(lambda _, __: None)
+
+    async def __aenter__(self) -> _Watcher:
+        self._tasks.spawn("watch the metadata", self._watcher.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tasks.close()
+
+    @property
+    def problem(self) -> str:
+        picture = self._watcher.picture
+        if picture.revision < 0:
+            return self._watcher.problem
+        return f"brokers {sorted(picture.brokers)} are there, controller {picture.controller_id}"
+
+    def sees(self, brokers: set[int]) -> bool:
+        picture = self._watcher.picture
+        return brokers <= set(picture.brokers) and bool(picture.controller)
+
+
+# Processes that this one started. They may outlive it; as long as it runs it has to take note of
+# their end, or they stay behind as zombies.
+_CHILDREN: Final[list[Any]] = []
+
+
+def _reap() -> None:
+    for child in _CHILDREN:
+        if isinstance(child, subprocess.Popen):
+            child.poll()
+        else:
+            _ = child.is_running
+
+
+def _etcd_binary() -> Path:
+    try:
+        return find_etcd()
+    except EtcdFailed as error:
+        raise DevError(str(error)) from error
+
+
+def _environment() -> dict[str, str]:
+    """Leave out our own variables: they go before the config files, and are meant for others."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)
+    }
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the services' own listeners: connections that still linger are not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

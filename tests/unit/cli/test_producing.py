@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.cli import producing
+from tailrace.cli.producing import Input, Tally, parse_headers, settings
+from tailrace.client.delivery import BatchDelivery, BatchOutcome
+from tailrace.errors import DeliveryTimedOut, InvalidConfig
+from tailrace.model import TopicPartition
+
+
+class Taking:
+    """Stands where the producer stands, and takes what is sent."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self._fails = fails
+        self._offset = 0
+
+    async def send_batch(
+        self, topic: str, columns: dict[str, Any], *, partition: int | None
+    ) -> BatchDelivery:
+        self.sent.append(columns)
+        rows = len(columns["value"])
+        outcome = BatchOutcome(TopicPartition(topic, partition or 0))
+        if self._fails:
+            outcome.failed(0, rows, DeliveryTimedOut("too late"))
+        else:
+            outcome.stored(0, rows, base_offset=self._offset)
+        self._offset += rows
+        return BatchDelivery([outcome])
+
+    async def flush(self) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def taking(monkeypatch: pytest.MonkeyPatch) -> Taking:
+    taking = Taking()
+    monkeypatch.setattr("tailrace.cli.connecting.Connection.producer", lambda *_: taking)
+    return taking
+
+
+def _produce(given: Input, *, as_json: bool = True) -> None:
+    producing.produce(
+        given,
+        bootstrap="127.0.0.1:1",
+        settings=settings(acks="all", compression="none", name=None, timeout_s=1),
+        as_json=as_json,
+    )
+
+
+def _values(taking: Taking) -> list[bytes]:
+    return [value for columns in taking.sent for value in columns["value"]]
+
+
+def test_lines_of_a_file(
+    taking: Taking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\r\n\ntwo\nlast")
+    _produce(Input(topic="t", file=path, key="k", headers=(("h", b"v"),)))
+    assert _values(taking) == [b"one", b"", b"two", b"last"]
+    assert taking.sent[0]["key"] == [b"k"] * 3
+    assert taking.sent[0]["headers"] == [[{"key": "h", "value": b"v"}]] * 3
+    said = json.loads(capsys.readouterr().out)
+    assert (said["sent"], said["acknowledged"], said["bytes"]) == (4, 4, 10)
+    assert said["partitions"] == {"0": {"first": 0, "last": 3}}
+
+
+def test_lines_of_a_pipe_go_as_they_come(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin:
+        os.write(writing, b"one\ntw")
+        os.write(writing, b"o\n")
+        os.close(writing)
+        monkeypatch.setattr("sys.stdin", stdin)
+        _produce(Input(topic="t"))
+    assert _values(taking) == [b"one", b"two"]
+
+
+def test_keys_in_the_lines(taking: Taking, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a:1:2\nb:\n")
+    _produce(Input(topic="t", file=path, key_separator=":"))
+    assert taking.sent == [{"key": [b"a", b"b"], "value": [b"1:2", b""]}]
+    path.write_bytes(b"a:1\nb\n")
+    with pytest.raises(InvalidConfig, match="line 2 has no ':' between key and value"):
+        _produce(Input(topic="t", file=path, key_separator=":"))
+
+
+def test_one_value(taking: Taking, capsys: pytest.CaptureFixture[str]) -> None:
+    _produce(Input(topic="t", value="hello", partition=3), as_json=False)
+    assert _values(taking) == [b"hello"]
+    assert capsys.readouterr().out == "t-3 offset 0\n"
+
+
+def test_a_summary_for_people(
+    taking: Taking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_bytes(b"one\n")
+    _produce(Input(topic="t", file=tmp_path / "lines"), as_json=False)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("1 record in ")
+    assert len(taking.sent) == 1
+
+
+def test_what_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = Taking(fails=True)
+    monkeypatch.setattr("tailrace.cli.connecting.Connection.producer", lambda *_: failing)
+    with pytest.raises(DeliveryTimedOut, match="too late"):
+        _produce(Input(topic="t", value="hello"), as_json=False)
+    assert capsys.readouterr().err == "tailrace: 0 records acknowledged, 1 not\n"
+
+
+def test_a_line_without_end(
+    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "LINE_BYTES_MAX", 10)
+    (tmp_path / "lines").write_bytes(b"x" * 11)
+    with pytest.raises(InvalidConfig, match="longer than 10 bytes"):
+        _produce(Input(topic="t", file=tmp_path / "lines"))
+    assert taking.sent == []
+
+
+def test_value_and_file_are_too_much() -> None:
+    with pytest.raises(InvalidConfig, match="--value or --file"):
+        _produce(Input(topic="t", value="x", file=Path("y")))
+
+
+def test_settings_are_idempotent_where_that_can_be() -> None:
+    assert settings(acks="all", compression="lz4", name="n", timeout_s=9).enable_idempotence
+    assert not settings(acks="1", compression="none", name=None, timeout_s=9).enable_idempotence
+    with pytest.raises(InvalidConfig, match="acks"):
+        settings(acks="2", compression="none", name=None, timeout_s=9)
+
+
+def test_headers() -> None:
+    assert parse_headers(["a=1", "b="]) == (("a", b"1"), ("b", b""))
+    for bad in ("a", "=1"):
+        with pytest.raises(InvalidConfig, match="is not NAME=VALUE"):
+            parse_headers([bad])
+
+
+def test_offsets_that_nobody_knows_are_not_shown() -> None:
+    tally = Tally()
+    outcome = BatchOutcome(TopicPartition("t", 0))
+    outcome.stored(0, 2, base_offset=-1)
+    tally.handed_over(BatchDelivery([outcome]), records=2, size_bytes=2)
+    tally.update()
+    assert (tally.acknowledged, tally.offsets) == (2, {})

@@ -1,0 +1,155 @@
+"""What a dev cluster says and refuses; whole clusters run in tests/integration/test_dev.py."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tailrace.dev.cluster import DevCluster, Plan
+from tailrace.dev.processes import Life, ProcessIdentity, identify
+from tailrace.dev.state import DevError, lay_out, load, save
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _with_broker(folder: Path, process: subprocess.Popen[bytes]) -> DevCluster:
+    """A cluster whose first broker is that process."""
+    state = lay_out(1, 1, 9_000)
+    member = replace(state.member("broker-1"), identity=identify(process.pid))
+    save(folder, state.with_member(member))
+    return DevCluster(folder)
+
+
+async def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "none")
+    with pytest.raises(DevError, match=r"no cluster in .*none: `tailrace dev up` starts one"):
+        cluster.status()
+    assert await cluster.down() == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_status_of_processes_that_ran_before(tmp_path: Path) -> None:
+    state = lay_out(1, 1, 9_000)
+    gone = replace(state.member("etcd"), identity=ProcessIdentity(1, 0, "another boot"))
+    save(tmp_path, state.with_member(gone))
+    assert DevCluster(tmp_path).status() == {
+        "bootstrap": "127.0.0.1:9000",
+        "processes": [
+            {
+                "name": name,
+                "role": role,
+                "id": 1,
+                "pid": None,
+                "address": address,
+                "metrics": None,
+                "state": "exited",
+            }
+            for name, role, address in [
+                ("broker-1", "broker", "127.0.0.1:9000"),
+                ("controller-1", "controller", "127.0.0.1:9200"),
+                ("etcd", "etcd", "127.0.0.1:9300"),
+            ]
+        ],
+    }
+
+
+async def test_signals_go_to_the_process_itself(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    cluster = _with_broker(tmp_path, sleeper)
+    assert cluster.status()["processes"][0]["pid"] == sleeper.pid
+    await cluster.signal("broker-1", signal.SIGSTOP)
+    # To stop is not instant.
+    while cluster.life(cluster.state.member("broker-1")) is Life.RUNNING:
+        pass
+    assert cluster.status()["processes"][0]["state"] == "paused"
+    await cluster.signal("broker-1", signal.SIGKILL)
+    assert cluster.status()["processes"][0]["state"] == "exited"
+    with pytest.raises(DevError, match="broker-1 does not run; `tailrace dev start broker-1`"):
+        await cluster.signal("broker-1", signal.SIGKILL)
+
+
+async def test_down_stops_also_what_is_paused(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    cluster = _with_broker(tmp_path, sleeper)
+    sleeper.send_signal(signal.SIGSTOP)
+    assert await cluster.down() == []
+    assert sleeper.wait() == -signal.SIGTERM
+    state = load(tmp_path)
+    assert state is not None
+    assert all(each.identity is None for each in state.members)
+
+
+async def test_a_cluster_that_runs_is_not_made_into_another(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    cluster = _with_broker(tmp_path, sleeper)
+    for plan in (Plan(brokers=5), Plan(controllers=2), Plan(port_base=7_000)):
+        with pytest.raises(DevError, match=r"another cluster runs in .*`tailrace dev down`"):
+            await cluster.up(plan)
+    with pytest.raises(DevError, match="broker-1 is running already"):
+        await cluster.start("broker-1")
+    assert sleeper.poll() is None
+
+
+async def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(DevError, match=f"port {port} is in use .* broker-1 .*--port-base"):
+            await DevCluster(tmp_path).up(Plan(port_base=port))
+    assert load(tmp_path) is None
+
+
+async def test_a_missing_etcd_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_ETCD", "/nowhere/etcd")
+    with pytest.raises(DevError, match=r"\$TAILRACE_ETCD is '/nowhere/etcd'"):
+        await DevCluster(tmp_path).up()
+    assert load(tmp_path) is None
+
+
+async def test_two_commands_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path)
+    with cluster.locked(), pytest.raises(DevError, match="another `tailrace dev` command"):
+        await cluster.up()
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ('{"text": "first"}\n{"level": "info", "text": "the last one"}\n', "the last one"),
+        ("tailrace: there is no setting 'x'\n", "there is no setting 'x'"),
+        (None, "it left no log"),
+    ],
+)
+def test_last_words(tmp_path: Path, log: str | None, words: str) -> None:
+    cluster = DevCluster(tmp_path)
+    if log is not None:
+        path = cluster.log_path("broker-1")
+        path.parent.mkdir()
+        path.write_text(log)
+    assert cluster.last_words("broker-1") == words
+
+
+def test_wipe_takes_only_what_is_ours(tmp_path: Path) -> None:
+    save(tmp_path, lay_out(1, 1, 9_000))
+    for name in ("broker-1", "etcd", "logs", "mine"):
+        (tmp_path / name).mkdir()
+    asyncio.run(DevCluster(tmp_path).down(wipe=True))
+    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
