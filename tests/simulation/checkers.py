@@ -1,0 +1,164 @@
+"""What must hold in a simulated cluster, by the names of the invariants.
+
+I1 no acknowledged record is lost. I2 no two leaders acknowledge the same offset. I3 replicas are
+byte-identical up to the high watermark. I4 what a reader could see never changes or vanishes.
+I6 progress again within a stated time after the faults are healed.
+
+`Witness` looks at the machines and logs of all brokers between steps, as no client could: whatever
+any leader has ever shown below its high watermark is written down and compared for ever after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulation.cluster import SimCluster
+from tailrace.broker.hosted import Hosted
+from tailrace.model import TopicPartition
+from tailrace.record.header import BatchHeader
+from tailrace.record.view import BatchView
+from tailrace.replication.partition import Role
+
+Mark = tuple[int, int, int]
+"""Last offset, leader epoch and CRC of a batch."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Witness:
+    """Remembers what was committed, and who acknowledged what."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._committed: dict[TopicPartition, dict[int, Mark]] = {}
+        self._seen_to: dict[tuple[str, int, TopicPartition], int] = {}
+        self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
+        self._at: dict[bytes, tuple[TopicPartition, int]] = {}
+
+    def acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
+        """A producer was told that this record is at this offset."""
+        offsets = self._acknowledged.setdefault(partition, {})
+        other = offsets.get(offset)
+        if other is not None and other != value:
+            raise Violation(
+                f"I2: {partition} offset {offset} acknowledged for {other!r}, {value!r}"
+            )
+        earlier = self._at.get(value)
+        if earlier is not None and earlier != (partition, offset):
+            raise Violation(f"I2: {value!r} acknowledged at {earlier} and {partition}, {offset}")
+        offsets[offset] = value
+        self._at[value] = (partition, offset)
+
+    @property
+    def acknowledged_count(self) -> int:
+        return len(self._at)
+
+    def look(self) -> None:
+        """Compare what every leader shows now with what was ever shown."""
+        for node in self._cluster.brokers:
+            broker = node.broker
+            if not node.is_up or broker is None or broker.replicas is None:
+                continue
+            for hosted in broker.replicas.hosted():
+                hosted.machine.check_invariants()
+                if hosted.machine.role is Role.LEADER:
+                    self._look_at(node.name, node.lives, hosted)
+
+    def check_end(self, records: dict[bytes, list[bytes]]) -> None:
+        """At the end, healed: everything acknowledged is there once, in order, on all replicas.
+
+        `records` has for each key what its producer sent, in order, acknowledged or not.
+        """
+        for partition, offsets in self._acknowledged.items():
+            replicas = list(self._replicas(partition))
+            high = min(hosted.machine.high_watermark for hosted in replicas)
+            leader = next(h for h in replicas if h.machine.role is Role.LEADER)
+            if high != leader.log.log_end:
+                raise Violation(f"I6: {partition} has not settled: {high} of {leader.log.log_end}")
+            _check_identical(partition, replicas)
+            found = dict(_records(leader))
+            for offset, value in offsets.items():
+                if found.get(offset) != value:
+                    raise Violation(
+                        f"I1: {partition} offset {offset}: {value!r} was acknowledged, "
+                        f"{found.get(offset)!r} is there"
+                    )
+            _check_order(partition, leader, records)
+
+    def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
+        partition = hosted.partition
+        known = self._committed.setdefault(partition, {})
+        high_watermark = hosted.machine.high_watermark
+        place = (name, life * 1_000_000 + hosted.machine.leader_epoch, partition)
+        start = max(self._seen_to.get(place, 0), hosted.log.log_start)
+        if start >= high_watermark:
+            return
+        for header in hosted.log.headers(start):
+            if header.next_offset > high_watermark:
+                break
+            mark = _mark(header)
+            other = known.setdefault(header.base_offset, mark)
+            if other != mark:
+                raise Violation(
+                    f"I3/I4: {partition} offset {header.base_offset} was {other}, "
+                    f"{name} in epoch {hosted.machine.leader_epoch} shows {mark}"
+                )
+        self._seen_to[place] = high_watermark
+
+    def _replicas(self, partition: TopicPartition) -> Iterator[Hosted]:
+        for node in self._cluster.brokers:
+            hosted = (
+                node.broker.replicas.get(partition)
+                if node.broker is not None and node.broker.replicas is not None
+                else None
+            )
+            if hosted is None:
+                raise Violation(f"I6: {node.name} does not host {partition}")
+            yield hosted
+
+
+def _mark(header: BatchHeader) -> Mark:
+    return (header.last_offset, header.leader_epoch, header.crc)
+
+
+def _check_identical(partition: TopicPartition, replicas: list[Hosted]) -> None:
+    start = max(hosted.log.log_start for hosted in replicas)
+    chains = [
+        [(header.base_offset, *_mark(header)) for header in hosted.log.headers(start)]
+        for hosted in replicas
+    ]
+    if any(chain != chains[0] for chain in chains):
+        raise Violation(f"I3: the replicas of {partition} differ")
+
+
+def _records(hosted: Hosted) -> Iterator[tuple[int, bytes]]:
+    offset = hosted.log.log_start
+    while offset < hosted.log.log_end:
+        data = hosted.log.read(offset, bytes_max=1 << 20)
+        position = 0
+        while position < len(data):
+            view = BatchView(data, position)
+            view.verify()
+            for record in view.records():
+                yield record.offset, record.value or b""
+            position += view.header.length
+            offset = view.header.next_offset
+
+
+def _check_order(
+    partition: TopicPartition, leader: Hosted, records: dict[bytes, list[bytes]]
+) -> None:
+    """Per key: no duplicate, and in the order in which they were sent."""
+    sent_at = {
+        value: (key, at) for key, values in records.items() for at, value in enumerate(values)
+    }
+    last: dict[bytes, int] = {}
+    for offset, value in _records(leader):
+        key, at = sent_at[value]
+        if at <= last.get(key, -1):
+            raise Violation(
+                f"I1: {partition} offset {offset}: {value!r} is there twice or out of order"
+            )
+        last[key] = at

@@ -1,0 +1,262 @@
+"""A whole cluster in one virtual-time loop: the shipped brokers, controllers and producers.
+
+Only the ports are simulated: network, links, disk, store, clock, threads. Nodes can be killed, lose
+power, pause, be cut off; they come back on the same disk. What a node says goes into the trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from simulation.etcd import SimEtcd
+from simulation.loop import InlineBlocking, LoopClock, Process, SimLoop, run_outside
+from simulation.network import SimHost, SimNetwork
+from simulation.storage import SimFiles
+from tailrace.broker.broker import Broker
+from tailrace.broker.settings import BrokerSettings
+from tailrace.client.producer import ProducerCore
+from tailrace.client.settings import ProducerSettings
+from tailrace.config import FolderConfig, LogConfig
+from tailrace.controller.controller import Controller
+from tailrace.controller.settings import ControllerSettings
+from tailrace.errors import TailraceError
+from tailrace.transport import methods
+from tailrace.v1 import controller_pb2
+
+BROKER_PORT = 9092
+LINK_PORT = 9093
+CONTROLLER_PORT = 9191
+
+
+class Node:
+    """One broker or controller: its machine (name, disk) and its process, if it runs."""
+
+    def __init__(self, cluster: SimCluster, name: str, number: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.number = number
+        self.lives = 0
+        self.process: Process | None = None
+        self.files = SimFiles(cluster.loop.fork_rng(f"disk of {name}"))
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and not self.process.is_dead
+
+    @property
+    def is_paused(self) -> bool:
+        return self.process is not None and self.process.is_paused
+
+    def kill(self, *, power_loss: bool = False) -> None:
+        """SIGKILL, or the machine goes down: what was not synced may be gone."""
+        if self.process is not None and not self.process.is_dead:
+            self.process.kill()
+        self.files.crash(power_loss=power_loss)
+
+    def pause(self) -> None:
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        if self.process is not None:
+            self.process.resume()
+
+    def _begin(self) -> tuple[Process, SimHost, Random]:
+        self.lives += 1
+        cluster = self.cluster
+        self.process = process = cluster.loop.process(f"{self.name}#{self.lives}")
+        host = cluster.network.host(self.name, process)
+        return process, host, cluster.loop.fork_rng(f"{self.name}#{self.lives}")
+
+    def _say(self) -> Callable[[str], None]:
+        life = f"{self.name}#{self.lives}"
+        return lambda text: self.cluster.loop.note(f"{life}: {text}")
+
+
+class BrokerNode(Node):
+    """A broker and its disk."""
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        super().__init__(cluster, f"b{number}", number)
+        self.broker: Broker | None = None
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        cluster = self.cluster
+        process, host, rng = self._begin()
+        settings = BrokerSettings(
+            broker_id=self.number,
+            listen=f"{self.name}:{BROKER_PORT}",
+            link_listen=f"{self.name}:{LINK_PORT}",
+            folders=FolderConfig(log_dirs=("/data",), open_files_max=64),
+            log_defaults=cluster.log_defaults,
+            replica_lag_time_max_ms=cluster.lag_max_ms,
+            flush_interval_ms=3_000,
+            checkpoint_interval_ms=1_000,
+        )
+        clock = LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200))
+        broker = Broker(
+            settings,
+            files=self.files,
+            store=cluster.etcd.connect(self.name),
+            network=host,
+            links=lambda manager: host.links(manager.storage.cache),
+            clock=clock,
+            blocking=InlineBlocking(cluster.loop, self.name),
+            rng=rng,
+            new_id=lambda: f"incarnation-{self.name}-{rng.getrandbits(32):08x}",
+            say=self._say(),
+        )
+        self.broker = broker
+        process.spawn("broker", self._run(broker))
+
+    async def _run(self, broker: Broker) -> None:
+        await broker.start()
+        await broker.failed.wait()
+        self.cluster.problems.append(f"{self.name} failed: {broker.failure!r}")
+        raise broker.failure or RuntimeError("a broker failed")
+
+    async def stop(self) -> None:
+        """SIGTERM: hand over, then stop in order."""
+        broker, process = self.broker, self.process
+        if broker is None or process is None or not self.is_up:
+            return
+
+        async def leave() -> None:
+            await broker.hand_over()
+            await broker.stop()
+            # The process ends with it, whether or not anybody still waits for that.
+            run_outside(self._ended, process)
+
+        process.spawn("stop", leave())
+        await process.killed()
+
+    def _ended(self, process: Process) -> None:
+        process.kill()
+        if self.process is process:
+            self.files.crash(power_loss=False)
+
+
+class ControllerNode(Node):
+    """A controller; it keeps nothing."""
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        super().__init__(cluster, f"c{number}", number)
+        self.controller: Controller | None = None
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        cluster = self.cluster
+        process, host, rng = self._begin()
+        controller = Controller(
+            ControllerSettings(
+                controller_id=self.number,
+                listen=f"{self.name}:{CONTROLLER_PORT}",
+                log_defaults=cluster.log_defaults,
+            ),
+            store=cluster.etcd.connect(self.name),
+            network=host,
+            clock=LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200)),
+            rng=rng,
+            say=self._say(),
+        )
+        self.controller = controller
+        process.spawn("controller", self._run(controller))
+
+    async def _run(self, controller: Controller) -> None:
+        await controller.start()
+        await controller.run()
+
+
+class SimCluster:
+    """Brokers, controllers, a store and the network between them."""
+
+    def __init__(
+        self, loop: SimLoop, *, brokers: int = 3, controllers: int = 2, lag_max_ms: int = 3_000
+    ) -> None:
+        self.loop = loop
+        self.lag_max_ms = lag_max_ms
+        self.log_defaults = LogConfig(segment_bytes=64 * 1024)
+        self.network = SimNetwork(loop)
+        self.etcd = SimEtcd(loop.fork_rng("etcd"))
+        self.problems: list[str] = []
+        self.brokers = [BrokerNode(self, number) for number in range(brokers)]
+        self.controllers = [ControllerNode(self, 100 + number) for number in range(controllers)]
+        self._client_count = 0
+
+    @property
+    def nodes(self) -> list[BrokerNode | ControllerNode]:
+        return [*self.brokers, *self.controllers]
+
+    @property
+    def bootstrap(self) -> list[str]:
+        return [f"{node.name}:{BROKER_PORT}" for node in self.brokers]
+
+    def start_all(self) -> None:
+        for node in self.nodes:
+            node.resume()
+            node.start()
+
+    def client_host(self, name: str) -> tuple[Process, SimHost, Random]:
+        self._client_count += 1
+        process = self.loop.process(f"{name}#{self._client_count}")
+        host = self.network.host(name, process)
+        return process, host, self.loop.fork_rng(f"{name}#{self._client_count}")
+
+    def producer(self, name: str, **settings: object) -> tuple[Process, Callable[[], ProducerCore]]:
+        """A process with a producer in it; call the function inside of that process."""
+        process, host, rng = self.client_host(name)
+
+        def make() -> ProducerCore:
+            return ProducerCore(
+                self.bootstrap,
+                ProducerSettings(**settings),  # type: ignore[arg-type]
+                network=host,
+                clock=LoopClock(self.loop),
+                rng=rng,
+            )
+
+        return process, make
+
+    async def active_controller(self, *, timeout_s: float = 30) -> ControllerNode:
+        """The controller that reigns, as far as it knows itself."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                for node in self.controllers:
+                    controller = node.controller
+                    if node.is_up and not node.is_paused and controller and controller.image:
+                        return node
+                await asyncio.sleep(0.05)
+
+    async def create_topic(
+        self, name: str, *, partitions: int, config: dict[str, str] | None = None
+    ) -> None:
+        """Through the active controller, retried until it is done."""
+        process, host, _ = self.client_host("admin")
+        request = controller_pb2.CreateTopicRequest(
+            name=name, partitions=partitions, replication_factor=3, config=config or {}
+        )
+        problem = ""
+        for _ in range(100):
+            node = await self.active_controller()
+            channel = host.channel(f"{node.name}:{CONTROLLER_PORT}")
+            call = channel.call(methods.CONTROLLER_CREATE_TOPIC, request, timeout_ms=5_000)
+            problem = await process.spawn("create topic", _caught(call))
+            await channel.close()
+            if not problem:
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError(f"the topic was never made: {problem}")
+
+
+async def _caught(call: Awaitable[controller_pb2.CreateTopicResponse]) -> str:
+    """What went wrong, if anything did."""
+    try:
+        response = await call
+    except TailraceError as error:
+        return str(error)
+    return response.message if response.error else ""

@@ -1,0 +1,269 @@
+"""Random faults, by seed: what may happen to a cluster, and for how long.
+
+Within the declared tolerance: at most one machine at a time may be without its unsynced data, that
+is, between losing power and being in sync again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from simulation.cluster import BrokerNode, Node
+from simulation.fabric import Weather
+from simulation.scenario import Run
+from tailrace.replication.partition import Role
+
+Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
+
+
+class Nemesis:
+    """Plays faults one after the other and side by side."""
+
+    def __init__(self, run: Run, *, duration_s: float, rng: Random) -> None:
+        self.run = run
+        self.cluster = run.cluster
+        self.rng = rng
+        self._until_s = run.loop.time() + duration_s
+        self._powerless: BrokerNode | None = None
+
+    async def play(self) -> None:
+        """Until the time is over; faults that are under way then end with the healing."""
+        under_way: list[asyncio.Task[None]] = []
+        while self.run.loop.time() < self._until_s:
+            fault = self.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+            self.note(fault.__name__)
+            task = self.run.loop.create_task(fault(self))
+            under_way.append(task)
+            if self.rng.random() < 0.7:
+                await task
+            await asyncio.sleep(self.rng.expovariate(1 / 0.7))
+        for task in under_way:
+            task.cancel()
+
+    def note(self, text: str) -> None:
+        self.run.loop.note(f"FAULT {text}")
+
+    async def last(self, least_s: float, most_s: float) -> None:
+        await asyncio.sleep(self.rng.uniform(least_s, most_s))
+
+    def some_broker(self) -> BrokerNode:
+        """A leader rather than another, since that is where it hurts."""
+        leaders = [
+            node
+            for node in self.cluster.brokers
+            if node.is_up
+            and node.broker is not None
+            and node.broker.replicas is not None
+            and any(h.machine.role is Role.LEADER for h in node.broker.replicas.hosted())
+        ]
+        if leaders and self.rng.random() < 0.6:
+            return self.rng.choice(leaders)
+        return self.rng.choice(self.cluster.brokers)
+
+    def some_node(self) -> Node:
+        if self.rng.random() < 0.6:
+            return self.some_broker()
+        return self.rng.choice(self.cluster.controllers)
+
+    def may_lose_power(self, node: BrokerNode) -> bool:
+        """Only when no other machine is on its way back from having lost its tail."""
+        other = self._powerless
+        if other is None or other is node or self._is_back(other):
+            self._powerless = node
+            return True
+        return False
+
+    def _is_back(self, node: BrokerNode) -> bool:
+        """In the ISR of everything again, as the leaders know it."""
+        if not node.is_up or node.broker is None or node.broker.replicas is None:
+            return False
+        hosted = list(node.broker.replicas.hosted())
+        for each in hosted:
+            leaders = [
+                other.broker.replicas.get(each.partition)
+                for other in self.cluster.brokers
+                if other.is_up and other.broker is not None and other.broker.replicas is not None
+            ]
+            current = [h for h in leaders if h is not None and h.machine.role is Role.LEADER]
+            newest = max(current, key=lambda h: h.machine.leader_epoch, default=None)
+            if newest is None or node.number not in newest.machine.isr:
+                return False
+        return bool(hosted)
+
+
+async def kill_broker(nemesis: Nemesis) -> None:
+    node = nemesis.some_broker()
+    node.kill()
+    await nemesis.last(0.05, 7.0)
+    node.start()
+
+
+async def bounce_broker(nemesis: Nemesis) -> None:
+    """Killed and back before anybody may have noticed."""
+    node = nemesis.some_broker()
+    node.kill()
+    node.start()
+    await nemesis.last(0.0, 0.2)
+
+
+async def power_loss(nemesis: Nemesis) -> None:
+    node = nemesis.some_broker()
+    if not nemesis.may_lose_power(node):
+        return
+    node.kill(power_loss=True)
+    await nemesis.last(0.5, 7.0)
+    node.start()
+
+
+async def stop_broker(nemesis: Nemesis) -> None:
+    node = nemesis.some_broker()
+    if node.is_paused:
+        return
+    try:
+        async with asyncio.timeout(15):
+            await node.stop()
+    except TimeoutError:
+        node.kill()
+    await nemesis.last(0.1, 3.0)
+    node.start()
+
+
+async def pause_node(nemesis: Nemesis) -> None:
+    node = nemesis.some_node()
+    node.pause()
+    await nemesis.last(0.1, 9.0)
+    node.resume()
+
+
+async def kill_controller(nemesis: Nemesis) -> None:
+    node = nemesis.rng.choice(nemesis.cluster.controllers)
+    node.kill()
+    await nemesis.last(0.1, 5.0)
+    node.start()
+
+
+async def kill_leader_and_controller(nemesis: Nemesis) -> None:
+    node, controller = nemesis.some_broker(), nemesis.rng.choice(nemesis.cluster.controllers)
+    node.kill()
+    controller.kill()
+    await nemesis.last(0.5, 5.0)
+    node.start()
+    controller.start()
+
+
+async def cut_off(nemesis: Nemesis) -> None:
+    """One node and all others hear nothing of each other, or only in one direction."""
+    node = nemesis.some_node()
+    network = nemesis.cluster.network
+    others = [each.name for each in nemesis.cluster.nodes if each is not node]
+    others += ["p0", "p1"]
+    way = nemesis.rng.randrange(3)
+    if way == 0:
+        network.isolate(node.name, others)
+    for other in others:
+        if way == 1:
+            network.block(node.name, other)
+        elif way == 2:
+            network.block(other, node.name)
+    await nemesis.last(0.2, 8.0)
+    for other in others:
+        network.unblock(node.name, other)
+        network.unblock(other, node.name)
+
+
+async def cut_pair(nemesis: Nemesis) -> None:
+    one, other = nemesis.rng.sample([each.name for each in nemesis.cluster.nodes], 2)
+    nemesis.cluster.network.block(one, other)
+    await nemesis.last(0.2, 6.0)
+    nemesis.cluster.network.unblock(one, other)
+
+
+async def break_connections(nemesis: Nemesis) -> None:
+    names = [each.name for each in nemesis.cluster.nodes] + ["p0", "p1"]
+    one, other = nemesis.rng.sample(names, 2)
+    nemesis.cluster.network.break_connections(one, other)
+
+
+async def bad_weather(nemesis: Nemesis) -> None:
+    network = nemesis.cluster.network
+    weather = Weather(
+        spike_probability=nemesis.rng.choice([0.0, 0.05]),
+        loss_probability=nemesis.rng.choice([0.0, 0.01]),
+        duplicate_probability=nemesis.rng.choice([0.0, 0.05]),
+    )
+    pairs = [
+        (one.name, other.name)
+        for one in nemesis.cluster.nodes
+        for other in nemesis.cluster.nodes
+        if one is not other and nemesis.rng.random() < 0.4
+    ]
+    for pair in pairs:
+        network.set_weather(*pair, weather)
+    await nemesis.last(0.5, 5.0)
+    for pair in pairs:
+        network.set_weather(*pair, None)
+
+
+async def etcd_outage(nemesis: Nemesis) -> None:
+    nemesis.cluster.etcd.stop()
+    await nemesis.last(0.2, 10.0)
+    nemesis.cluster.etcd.start()
+
+
+async def etcd_cut(nemesis: Nemesis) -> None:
+    node, etcd = nemesis.some_node(), nemesis.cluster.etcd
+    way = nemesis.rng.randrange(4)
+    if way == 0:
+        etcd.cut(node.name)
+    elif way == 1:
+        etcd.cut(node.name, replies_only=True)
+    elif way == 2:
+        etcd.strand(node.name)
+    else:
+        etcd.depose(node.name)
+    await nemesis.last(0.2, 9.0)
+    etcd.heal(node.name)
+
+
+async def etcd_trouble(nemesis: Nemesis) -> None:
+    etcd = nemesis.cluster.etcd
+    what = nemesis.rng.randrange(4)
+    if what == 0:
+        etcd.leader_change()
+    elif what == 1:
+        etcd.compact()
+    elif what == 2:
+        etcd.slow(nemesis.rng.uniform(20, 800))
+        await nemesis.last(0.5, 4.0)
+        etcd.slow(0)
+    else:
+        etcd.revoke_all_leases()
+
+
+async def full_disk(nemesis: Nemesis) -> None:
+    node = nemesis.some_broker()
+    node.files.disk_bytes_max = nemesis.rng.randrange(1, 60_000)
+    await nemesis.last(0.2, 3.0)
+    node.files.disk_bytes_max = None
+
+
+FAULTS: dict[Fault, int] = {
+    kill_broker: 6,
+    bounce_broker: 3,
+    power_loss: 4,
+    stop_broker: 2,
+    pause_node: 4,
+    kill_controller: 3,
+    kill_leader_and_controller: 2,
+    cut_off: 4,
+    cut_pair: 3,
+    break_connections: 2,
+    bad_weather: 2,
+    etcd_outage: 2,
+    etcd_cut: 3,
+    etcd_trouble: 4,
+    full_disk: 1,
+}

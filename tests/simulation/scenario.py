@@ -1,0 +1,188 @@
+"""A run of a simulated cluster: a workload, a schedule of faults, a healing, and the checks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from simulation.checkers import Violation, Witness
+from simulation.cluster import SimCluster
+from simulation.loop import SimLoop
+from tailrace.errors import TailraceError
+from tailrace.model import TopicPartition
+from tailrace.replication.partition import Role
+
+TOPIC = "orders"
+SETTLE_S = 60.0
+LOOK_EVERY_S = 0.05
+
+Faults = Callable[["Run"], Awaitable[None]]
+
+
+class Run:
+    """One cluster under load."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        *,
+        partitions: int = 2,
+        producers: int = 2,
+        config: dict[str, str] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.rng = loop.fork_rng("scenario")
+        self.cluster = SimCluster(loop)
+        self.witness = Witness(self.cluster)
+        self.sent: dict[bytes, list[bytes]] = {}
+        self.failed = 0
+        self._partitions = partitions
+        self._config = config
+        self._producers = producers
+        self._stopping = False
+
+    async def play(self, faults: Faults | None = None, *, load_s: float = 5.0) -> None:
+        """Start, load, break, heal, and check."""
+        cluster = self.cluster
+        cluster.start_all()
+        await cluster.create_topic(TOPIC, partitions=self._partitions, config=self._config)
+        looking = self.loop.create_task(self._look())
+        writers = [self._writer(number) for number in range(self._producers)]
+        if faults is None:
+            await asyncio.sleep(load_s)
+        else:
+            await faults(self)
+        self.heal()
+        self._stopping = True
+        await self._settle(writers)
+        looking.cancel()
+        if looking.done() and not looking.cancelled() and looking.exception():
+            raise looking.exception()  # type: ignore[misc]
+        self.witness.look()
+        self.witness.check_end(self.sent)
+        if cluster.problems:
+            raise Violation("; ".join(cluster.problems))
+
+    def heal(self) -> None:
+        """End all faults and start everything that is down."""
+        cluster = self.cluster
+        cluster.network.heal()
+        cluster.etcd.start()
+        cluster.etcd.heal()
+        for node in cluster.brokers:
+            node.files.disk_bytes_max = None
+        cluster.start_all()
+        self.loop.create_task(self._keep_started())
+
+    async def _keep_started(self) -> None:
+        """What was still on its way to stop when the healing began comes back too."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.cluster.start_all()
+
+    def _writer(self, number: int) -> asyncio.Task[None]:
+        name = f"p{number}"
+        process, make = self.cluster.producer(name, delivery_timeout_ms=120_000)
+        return process.spawn("write", self._write(name, make))
+
+    async def _write(self, name: str, make: Callable[[], object]) -> None:
+        """Send numbered records, a few keys in turn, without waiting for each."""
+        producer = make()
+        rng = self.loop.fork_rng(f"load of {name}")
+        number = 0
+        while not self._stopping:
+            key = f"{name}-{number % 3}".encode()
+            value = f"{name}:{number}".encode()
+            number += 1
+            self.sent.setdefault(key, []).append(value)
+            future = await producer.send(TOPIC, value, key=key)  # type: ignore[attr-defined]
+            future.add_done_callback(lambda done, value=value: self._done(done, value))
+            await asyncio.sleep(rng.expovariate(1 / 0.05))
+        await producer.flush()  # type: ignore[attr-defined]
+        await producer.close()  # type: ignore[attr-defined]
+
+    def _done(self, future: asyncio.Future[object], value: bytes) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            metadata = future.result()
+            partition = TopicPartition(metadata.topic, metadata.partition)  # type: ignore[attr-defined]
+            self.witness.acknowledged(partition, metadata.offset, value)  # type: ignore[attr-defined]
+        elif isinstance(error, TailraceError):
+            self.failed += 1
+        else:
+            raise error
+
+    async def _look(self) -> None:
+        while True:
+            self.witness.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _settle(self, writers: list[asyncio.Task[None]]) -> None:
+        """I6: within a minute all that was sent is acknowledged and all replicas are in sync."""
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                for writer in writers:
+                    await writer
+                while True:
+                    if self._is_settled():
+                        return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise Violation(
+                f"I6: not settled {SETTLE_S} s after healing: {self._state()}"
+            ) from None
+
+    def is_settled_enough(self) -> bool:
+        """Under load: every partition has a leader whose ISR is full."""
+        wanted = len(self.cluster.brokers)
+        for number in range(self._partitions):
+            partition = TopicPartition(TOPIC, number)
+            isrs = [
+                len(hosted.machine.isr)
+                for node in self.cluster.brokers
+                if node.is_up
+                and node.broker is not None
+                and node.broker.replicas is not None
+                and (hosted := node.broker.replicas.get(partition)) is not None
+                and hosted.machine.role is Role.LEADER
+            ]
+            if max(isrs, default=0) < wanted:
+                return False
+        return True
+
+    def _is_settled(self) -> bool:
+        for number in range(self._partitions):
+            partition = TopicPartition(TOPIC, number)
+            leaders = 0
+            ends = set()
+            for node in self.cluster.brokers:
+                if node.broker is None or node.broker.replicas is None:
+                    return False
+                hosted = node.broker.replicas.get(partition)
+                if hosted is None:
+                    return False
+                ends.add((hosted.log.log_end, hosted.machine.high_watermark))
+                if hosted.machine.role is Role.LEADER:
+                    leaders += 1
+                    if len(hosted.machine.isr) < len(self.cluster.brokers):
+                        return False
+            if leaders != 1 or len(ends) != 1:
+                return False
+        return True
+
+    def _state(self) -> str:
+        lines = []
+        for node in self.cluster.brokers:
+            if node.broker is None or node.broker.replicas is None:
+                lines.append(f"{node.name}: not open")
+                continue
+            for hosted in node.broker.replicas.hosted():
+                machine = hosted.machine
+                lines.append(
+                    f"{node.name} {hosted.partition} {machine.role.value} epoch "
+                    f"{machine.leader_epoch} leader {machine.leader} isr {machine.isr} "
+                    f"elr {machine.elr} hw {machine.high_watermark} end {hosted.log.log_end}"
+                )
+        return "\n  ".join(["", *lines])

@@ -1,0 +1,363 @@
+"""The faults of the fault table, by id, each as a script on a simulated cluster under load.
+
+Every scenario ends with the same checks as the random ones: nothing acknowledged is lost (I1), no
+two leaders acknowledged one offset (I2), replicas are identical (I3), nothing that was shown
+changed (I4), and the cluster is whole again within a minute after healing (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from simulation.cluster import BrokerNode, ControllerNode
+from simulation.loop import SimLoop
+from simulation.scenario import TOPIC, Run
+from tailrace.model import TopicPartition
+from tailrace.replication.partition import Role
+
+pytestmark = pytest.mark.simulation
+
+PARTITION = TopicPartition(TOPIC, 0)
+SEEDS = range(3)
+BROKER_LEASE_S = 5.0
+LAG_S = 3.0
+
+Script = Callable[[Run], Awaitable[None]]
+
+
+def play(seed: int, script: Script, **options: object) -> Run:
+    async def main(loop: SimLoop) -> Run:
+        run = Run(loop, **options)  # type: ignore[arg-type]
+        await run.play(script)
+        return run
+
+    return SimLoop(seed).run(main)
+
+
+async def leader(run: Run) -> BrokerNode:
+    """The live broker that leads the partition in the newest epoch, waited for."""
+    async with asyncio.timeout(30):
+        while True:
+            found = [
+                (hosted.machine.leader_epoch, node.number, node)
+                for node in run.cluster.brokers
+                if node.is_up
+                and not node.is_paused
+                and node.broker is not None
+                and node.broker.replicas is not None
+                and (hosted := node.broker.replicas.get(PARTITION)) is not None
+                and hosted.machine.role is Role.LEADER
+            ]
+            if found:
+                return max(found)[2]
+            await asyncio.sleep(0.02)
+
+
+async def followers(run: Run) -> list[BrokerNode]:
+    current = await leader(run)
+    return [node for node in run.cluster.brokers if node is not current]
+
+
+async def controller(run: Run) -> ControllerNode:
+    return await run.cluster.active_controller()
+
+
+async def settled(run: Run) -> None:
+    """Everything is in sync before the fault begins."""
+    async with asyncio.timeout(30):
+        while True:
+            if run.is_settled_enough():
+                break
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+
+
+async def f1_follower_restarts_and_leads(run: Run) -> None:
+    await settled(run)
+    for _ in range(3):
+        one, _ = await followers(run)
+        one.kill()
+        one.start()
+        await asyncio.sleep(run.rng.uniform(0.0, 0.3))
+        (await leader(run)).kill()
+        await asyncio.sleep(1.0)
+        run.cluster.start_all()
+        await settled(run)
+
+
+async def f2_fast_double_failover(run: Run) -> None:
+    await settled(run)
+    for _ in range(4):
+        first = await leader(run)
+        first.kill()
+        first.start()
+        second = await leader(run)
+        second.kill()
+        await asyncio.sleep(run.rng.uniform(0.05, 0.5))
+        second.start()
+        await asyncio.sleep(0.5)
+
+
+async def f3_zombie_fetcher(run: Run) -> None:
+    """Off the registry, its links alive."""
+    await settled(run)
+    zombie = (await followers(run))[0]
+    run.cluster.etcd.cut(zombie.name)
+    await asyncio.sleep(BROKER_LEASE_S + 4)
+    (await leader(run)).kill()
+    await asyncio.sleep(2)
+    run.cluster.etcd.heal(zombie.name)
+
+
+async def f5_stale_leader_keeps_its_producers(run: Run) -> None:
+    """The old leader hears its producers, nobody else: nothing that it takes is acknowledged."""
+    await settled(run)
+    old = await leader(run)
+    others = [node.name for node in run.cluster.nodes if node is not old]
+    run.cluster.network.isolate(old.name, others)
+    run.cluster.etcd.cut(old.name)
+    await asyncio.sleep(BROKER_LEASE_S + 5)
+    for other in others:
+        run.cluster.network.unblock(old.name, other)
+        run.cluster.network.unblock(other, old.name)
+
+
+async def f6_zombie_controller(run: Run) -> None:
+    await settled(run)
+    zombie = await controller(run)
+    zombie.pause()
+    await asyncio.sleep(6)
+    (await leader(run)).kill()
+    await asyncio.sleep(1)
+    zombie.resume()
+    await asyncio.sleep(3)
+
+
+async def f7_lock_after_the_lease_is_dead(run: Run) -> None:
+    """The answer that says "you are elected" comes after the lease has ended."""
+    await settled(run)
+    for _ in range(3):
+        active = await controller(run)
+        standby = next(node for node in run.cluster.controllers if node is not active)
+        run.cluster.etcd.cut(standby.name, replies_only=True)
+        active.kill()
+        await asyncio.sleep(5)
+        run.cluster.etcd.heal(standby.name)
+        active.start()
+        await asyncio.sleep(2)
+
+
+async def f8_bounced_broker(run: Run) -> None:
+    await settled(run)
+    for _ in range(6):
+        node = run.rng.choice(run.cluster.brokers)
+        node.kill()
+        node.start()
+        await asyncio.sleep(run.rng.uniform(0.0, 0.4))
+
+
+async def f9_rebooted_follower_joins_on_stale_reports(run: Run) -> None:
+    await settled(run)
+    node = (await followers(run))[0]
+    for _ in range(4):
+        node.kill(power_loss=True)
+        node.start()
+        await asyncio.sleep(run.rng.uniform(0.05, 0.8))
+    await settled(run)
+    (await leader(run)).kill()
+    await asyncio.sleep(2)
+
+
+async def f10_stopping_replica_joins(run: Run) -> None:
+    await settled(run)
+    for _ in range(3):
+        node = run.rng.choice(run.cluster.brokers)
+        run.loop.create_task(node.stop())
+        await asyncio.sleep(run.rng.uniform(0.0, 1.5))
+        (await leader(run)).kill()
+        await asyncio.sleep(2)
+        run.cluster.start_all()
+        await settled(run)
+
+
+async def f11_shrink_against_election(run: Run) -> None:
+    await settled(run)
+    slow = (await followers(run))[0]
+    slow.pause()
+    await asyncio.sleep(LAG_S + run.rng.uniform(-0.2, 0.4))
+    (await leader(run)).kill()
+    await asyncio.sleep(1)
+    slow.resume()
+
+
+async def f12_last_replica_standing(run: Run) -> None:
+    """The ISR falls to one, whose machine loses power and comes back."""
+    await settled(run)
+    one, other = await followers(run)
+    one.pause()
+    other.pause()
+    await asyncio.sleep(LAG_S + 3)
+    last = await leader(run)
+    last.kill(power_loss=True)
+    await asyncio.sleep(1)
+    last.start()
+    await asyncio.sleep(1)
+    one.resume()
+    other.resume()
+
+
+async def f13_lone_leader_with_a_full_disk(run: Run) -> None:
+    await settled(run)
+    for node in await followers(run):
+        node.kill()
+    (await leader(run)).files.disk_bytes_max = 1
+    await asyncio.sleep(4)
+
+
+async def f14_everybody_loses_power(run: Run) -> None:
+    """With flush=ack nothing acknowledged is lost, even so."""
+    await settled(run)
+    for node in run.cluster.brokers:
+        node.kill(power_loss=True)
+    await asyncio.sleep(2)
+    run.cluster.start_all()
+    await asyncio.sleep(3)
+
+
+async def f15_bits_rot_on_a_follower(run: Run) -> None:
+    await settled(run)
+    node = (await followers(run))[0]
+    node.kill()
+    files = node.files
+    folder = f"/data/{PARTITION}"
+    segments = [name for name in files.list(folder) if name.endswith(".log")]
+    sized = [name for name in segments if files.size(f"{folder}/{name}") > 100]
+    for name in sized[-1:]:
+        path = f"{folder}/{name}"
+        files.flip_bits(path, run.rng.randrange(files.size(path)))
+    node.start()
+    await asyncio.sleep(5)
+
+
+async def f16_all_leases_are_revoked(run: Run) -> None:
+    await settled(run)
+    run.cluster.etcd.slow(3_000)
+    await asyncio.sleep(4)
+    run.cluster.etcd.slow(0)
+    run.cluster.etcd.revoke_all_leases()
+    await asyncio.sleep(4)
+
+
+async def f16b_keepalive_by_a_deposed_leader(run: Run) -> None:
+    await settled(run)
+    node = await leader(run)
+    run.cluster.etcd.depose(node.name)
+    await asyncio.sleep(BROKER_LEASE_S + 5)
+
+
+async def f17_etcd_elects_again_and_again(run: Run) -> None:
+    await settled(run)
+    (await leader(run)).pause()
+    for _ in range(6):
+        run.cluster.etcd.leader_change()
+        await asyncio.sleep(1.5)
+    await leader(run)
+
+
+async def f18_etcd_is_away(run: Run) -> None:
+    """A minute without the store: what is led stays led, and records go on."""
+    await settled(run)
+    before = (await leader(run)).number
+    run.cluster.etcd.stop()
+    acknowledged = run.witness.acknowledged_count
+    await asyncio.sleep(60)
+    assert run.witness.acknowledged_count > acknowledged + 500
+    run.cluster.etcd.start()
+    await asyncio.sleep(5)
+    assert (await leader(run)).number == before
+
+
+async def f19_stranded_on_a_minority_member(run: Run) -> None:
+    await settled(run)
+    node = await leader(run)
+    run.cluster.etcd.strand(node.name)
+    active = await controller(run)
+    run.cluster.etcd.strand(active.name)
+    await asyncio.sleep(BROKER_LEASE_S + 5)
+
+
+async def f20_history_is_compacted_away(run: Run) -> None:
+    await settled(run)
+    active = await controller(run)
+    run.cluster.etcd.cut(active.name)
+    (await leader(run)).kill()
+    await asyncio.sleep(2)
+    run.cluster.etcd.compact()
+    run.cluster.etcd.heal(active.name)
+    await asyncio.sleep(BROKER_LEASE_S + 3)
+    assert (await leader(run)).is_up
+
+
+async def f21_asymmetric_partition(run: Run) -> None:
+    await settled(run)
+    node = await leader(run)
+    peers = [each.name for each in run.cluster.brokers if each is not node]
+    for peer in peers:
+        run.cluster.network.block(node.name, peer)
+    await asyncio.sleep(LAG_S + 4)
+    for peer in peers:
+        run.cluster.network.unblock(node.name, peer)
+        run.cluster.network.block(peer, node.name)
+    await asyncio.sleep(LAG_S + 4)
+
+
+async def f32_acknowledgements_are_lost(run: Run) -> None:
+    await settled(run)
+    for _ in range(8):
+        node = await leader(run)
+        for client in ("p0", "p1"):
+            run.cluster.network.break_connections(client, node.name)
+        if run.rng.random() < 0.4:
+            node.kill()
+            node.start()
+        await asyncio.sleep(run.rng.uniform(0.1, 0.6))
+
+
+SCRIPTS: dict[str, Script] = {
+    "F1": f1_follower_restarts_and_leads,
+    "F2": f2_fast_double_failover,
+    "F3": f3_zombie_fetcher,
+    "F5": f5_stale_leader_keeps_its_producers,
+    "F6": f6_zombie_controller,
+    "F7": f7_lock_after_the_lease_is_dead,
+    "F8": f8_bounced_broker,
+    "F9": f9_rebooted_follower_joins_on_stale_reports,
+    "F10": f10_stopping_replica_joins,
+    "F11": f11_shrink_against_election,
+    "F12": f12_last_replica_standing,
+    "F13": f13_lone_leader_with_a_full_disk,
+    "F15": f15_bits_rot_on_a_follower,
+    "F16": f16_all_leases_are_revoked,
+    "F16b": f16b_keepalive_by_a_deposed_leader,
+    "F17": f17_etcd_elects_again_and_again,
+    "F18": f18_etcd_is_away,
+    "F19": f19_stranded_on_a_minority_member,
+    "F20": f20_history_is_compacted_away,
+    "F21": f21_asymmetric_partition,
+    "F32": f32_acknowledgements_are_lost,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fault", SCRIPTS)
+def test_fault(fault: str, seed: int) -> None:
+    assert play(seed, SCRIPTS[fault]).witness.acknowledged_count > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fault_f14(seed: int) -> None:
+    run = play(seed, f14_everybody_loses_power, config={"flush": "ack"})
+    assert run.witness.acknowledged_count > 0
