@@ -66,7 +66,7 @@ test: $(V1)  ## run all tests that need nothing but this machine
 	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) -m "not e2e" $(TEST_FOLDERS)
 
 sim: $(V1)  ## run the simulations (SEEDS=1000 for more, SEED=7 TRACE=1 to replay one)
-	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) tests/simulation
+	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) $(if $(SEED),-m seeded) tests/simulation
 
 integration: $(V1)  ## run the tests with real processes and disks
 	$(PYTEST) -q tests/integration
@@ -82,7 +82,7 @@ bench: $(V1)  ## measure the log against bare system calls
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 
-demo: $(V1)  ## show the log at work: write, crash, recover, look up, compact, dump
+demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is read back
 	$(BIN)/tailrace demo
 
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)

@@ -46,6 +46,8 @@ def exercise(data: bytes) -> int:
 def _read(data: bytes) -> bool:
     with suppress(CorruptBatch):
         list(split(data, partial_tail=True))
+    # The peak of the whole process: what came before counts up to where it was.
+    peak_bytes = pa.default_memory_pool().max_memory() or 0
     try:
         batch = BatchView(data)
     except CorruptBatch:
@@ -61,7 +63,7 @@ def _read(data: bytes) -> bool:
     except CorruptBatch:
         return False
     _check(batch, records)
-    if (pa.default_memory_pool().max_memory() or 0) > ARROW_MEMORY_BYTES_MAX:
+    if (pa.default_memory_pool().max_memory() or 0) > max(peak_bytes, ARROW_MEMORY_BYTES_MAX):
         raise InvariantViolation("reading took more memory than it may")
     return is_whole
 

@@ -1,0 +1,35 @@
+"""What programs import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tailrace
+import tailrace.aio
+from tailrace.client import asynchronous, delivery, sync
+from tailrace.errors import TailraceError
+
+
+def test_the_names_lead_to_the_clients() -> None:
+    assert tailrace.Producer is sync.Producer
+    assert tailrace.Admin is sync.Admin
+    assert tailrace.RecordMetadata is delivery.RecordMetadata
+    assert tailrace.TailraceError is TailraceError
+    assert tailrace.aio.Producer is asynchronous.Producer
+    assert tailrace.aio.Admin is asynchronous.Admin
+    for name in tailrace.__all__:
+        assert getattr(tailrace, name) is not None
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = tailrace.Nonsense
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, tailrace; "
+        "print([each for each in ('grpc', 'pyarrow', 'asyncio') if each in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
