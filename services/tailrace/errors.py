@@ -329,6 +329,87 @@ class CorruptFrame(Unreachable):
     code = "CORRUPT_FRAME"
 
 
+class NotCoordinator(TailraceError):
+    """This coordinator does not own the group's shard (any more)."""
+
+    code = "NOT_COORDINATOR"
+    retriable = True
+    refresh_metadata = True
+
+
+class CoordinatorLoading(TailraceError):
+    """The coordinator is still reading the group's shard; ask again in a moment."""
+
+    code = "COORDINATOR_LOADING"
+    retriable = True
+
+
+class UnknownMember(TailraceError):
+    """The group has no such member: its session ended, or it left. Join as somebody new."""
+
+    code = "UNKNOWN_MEMBER"
+
+
+class IllegalGeneration(TailraceError):
+    """The request is of another generation of the group: join again."""
+
+    code = "ILLEGAL_GENERATION"
+
+
+class RebalanceInProgress(TailraceError):
+    """The group is rebalancing: join again."""
+
+    code = "REBALANCE_IN_PROGRESS"
+
+
+class FencedInstance(TailraceError):
+    """Another process took over the place of this static member: this one must stop."""
+
+    code = "FENCED_INSTANCE"
+
+
+class InconsistentProtocol(TailraceError):
+    """The member shares no assignor with the rest of the group."""
+
+    code = "INCONSISTENT_PROTOCOL"
+
+
+class GroupNotEmpty(TailraceError):
+    """The group has members, and what was asked needs one without."""
+
+    code = "GROUP_NOT_EMPTY"
+
+
+class GroupNotFound(TailraceError):
+    """There is no such group."""
+
+    code = "GROUP_NOT_FOUND"
+
+
+class GroupFull(TailraceError):
+    """The group has as many members as the coordinator allows."""
+
+    code = "GROUP_FULL"
+
+
+class OffsetMetadataTooLarge(TailraceError):
+    """The words that came with a position are longer than the coordinator stores."""
+
+    code = "OFFSET_METADATA_TOO_LARGE"
+
+
+class InvalidGroup(TailraceError):
+    """The group's name cannot be."""
+
+    code = "INVALID_GROUP"
+
+
+class InvalidSessionTimeout(TailraceError):
+    """The session timeout is outside what the coordinator allows."""
+
+    code = "INVALID_SESSION_TIMEOUT"
+
+
 def error_for(code: str, message: str) -> TailraceError:
     """The error that a code from the wire stands for, with the message that came along."""
     kind = _BY_CODE.get(code, TailraceError)

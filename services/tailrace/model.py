@@ -6,6 +6,7 @@ Frozen values only: nothing here does I/O, reads a clock or knows another module
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 from typing import Final, NewType
 
@@ -18,6 +19,10 @@ TopicId = NewType("TopicId", str)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_TIMESTAMP_MS: Final = -1
+
+# Where coordinators keep groups and positions: one partition for each shard of groups.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+GROUP_SHARDS: Final = 50
 
 TOPIC_NAME_LENGTH_MAX: Final = 200
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -54,3 +59,8 @@ def topic_name_problem(name: str) -> str | None:
     if _TOPIC_NAME.fullmatch(name) is None:
         return f"{name!r}: a topic name is made of letters, digits, '.', '_' and '-'"
     return None
+
+
+def shard_of(group: str, shards: int = GROUP_SHARDS) -> int:
+    """The shard that a group belongs to: the partition of `__consumer_offsets` that has it."""
+    return zlib.crc32(group.encode()) % shards

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.model import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
+from tailrace.model import (
+    GROUP_SHARDS,
+    TOPIC_NAME_LENGTH_MAX,
+    TopicPartition,
+    shard_of,
+    topic_name_problem,
+)
 
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,40}", fullmatch=True).filter(
     lambda name: name not in {".", ".."}
@@ -82,3 +88,12 @@ def test_a_partition_has_one_folder_name(text: str) -> None:
 def test_partitions_are_sorted_by_topic_and_number() -> None:
     partitions = [TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 9)]
     assert sorted(partitions) == [partitions[2], partitions[1], partitions[0]]
+
+
+@pytest.mark.parametrize(("group", "shard"), [("", 0), ("payments", 6), ("käse", 15), ("a", 7)])
+def test_the_shard_of_a_group_never_changes(group: str, shard: int) -> None:
+    assert shard_of(group) == shard
+
+
+def test_groups_spread_over_all_shards() -> None:
+    assert {shard_of(f"group-{number}") for number in range(1_000)} == set(range(GROUP_SHARDS))

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from tailrace.errors import InvalidConfig, TailraceError, UnknownTopic, Unreachable
-from tailrace.model import TopicPartition
+from tailrace.model import TopicPartition, shard_of
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
 from tailrace.transport.rpc import Network, Stream
@@ -57,6 +57,16 @@ class ClusterPicture:
     controller_id: int = -1
     topics: Mapping[str, TopicPicture] = field(default_factory=dict)
     racks: Mapping[int, str] = field(default_factory=dict)
+    # Addresses of the live coordinators by id, and (owner, epoch) of each shard of groups.
+    coordinators: Mapping[int, str] = field(default_factory=dict)
+    group_shards: tuple[tuple[int, int], ...] = ()
+
+    def coordinator_of(self, group: str) -> str:
+        """The address of the coordinator that owns the group, empty while there is none."""
+        if not self.group_shards:
+            return ""
+        owner, _ = self.group_shards[shard_of(group, len(self.group_shards))]
+        return self.coordinators.get(owner, "")
 
 
 def parse_bootstrap(servers: str | Sequence[str]) -> tuple[str, ...]:
@@ -264,4 +274,8 @@ def _picture(metadata: common_pb2.ClusterMetadata) -> ClusterPicture:
         controller_id=controller.id if controller else -1,
         topics={topic.name: topic_picture(topic) for topic in metadata.topics},
         racks={each.id: each.rack for each in metadata.brokers if each.rack},
+        coordinators={
+            each.id: join_address(each.host, each.port) for each in metadata.coordinators
+        },
+        group_shards=tuple((each.owner, each.epoch) for each in metadata.group_shards),
     )

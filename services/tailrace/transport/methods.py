@@ -13,6 +13,7 @@ from tailrace.transport.rpc import Kind, Method
 from tailrace.v1 import broker_pb2 as broker
 from tailrace.v1 import control_pb2 as control
 from tailrace.v1 import controller_pb2 as controller
+from tailrace.v1 import group_pb2 as group
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -116,6 +117,67 @@ CONTROLLER_EXPLAIN: Final = _method(
     controller.ExplainResponse,
 )
 
+GROUP_JOIN: Final = _method(
+    "GroupService/JoinGroup",
+    Kind.UNARY,
+    group.JoinGroupRequest,
+    group.JoinGroupResponse,
+)
+GROUP_SYNC: Final = _method(
+    "GroupService/SyncGroup",
+    Kind.UNARY,
+    group.SyncGroupRequest,
+    group.SyncGroupResponse,
+)
+GROUP_HEARTBEAT: Final = _method(
+    "GroupService/Heartbeat",
+    Kind.BIDI_STREAM,
+    group.HeartbeatRequest,
+    group.HeartbeatResponse,
+)
+GROUP_LEAVE: Final = _method(
+    "GroupService/LeaveGroup",
+    Kind.UNARY,
+    group.LeaveGroupRequest,
+    group.LeaveGroupResponse,
+)
+GROUP_COMMIT_OFFSETS: Final = _method(
+    "GroupService/CommitOffsets",
+    Kind.UNARY,
+    group.CommitOffsetsRequest,
+    group.CommitOffsetsResponse,
+)
+GROUP_FETCH_OFFSETS: Final = _method(
+    "GroupService/FetchOffsets",
+    Kind.UNARY,
+    group.FetchOffsetsRequest,
+    group.FetchOffsetsResponse,
+)
+GROUP_LIST: Final = _method(
+    "GroupService/ListGroups",
+    Kind.UNARY,
+    group.ListGroupsRequest,
+    group.ListGroupsResponse,
+)
+GROUP_DESCRIBE: Final = _method(
+    "GroupService/DescribeGroups",
+    Kind.UNARY,
+    group.DescribeGroupsRequest,
+    group.DescribeGroupsResponse,
+)
+GROUP_DELETE: Final = _method(
+    "GroupService/DeleteGroups",
+    Kind.UNARY,
+    group.DeleteGroupsRequest,
+    group.DeleteGroupsResponse,
+)
+GROUP_DELETE_OFFSETS: Final = _method(
+    "GroupService/DeleteOffsets",
+    Kind.UNARY,
+    group.DeleteOffsetsRequest,
+    group.DeleteOffsetsResponse,
+)
+
 ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     BROKER_PRODUCE,
     BROKER_FETCH,
@@ -131,4 +193,14 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     CONTROLLER_CONTROLLED_SHUTDOWN,
     CONTROLLER_FENCE_BROKER,
     CONTROLLER_EXPLAIN,
+    GROUP_JOIN,
+    GROUP_SYNC,
+    GROUP_HEARTBEAT,
+    GROUP_LEAVE,
+    GROUP_COMMIT_OFFSETS,
+    GROUP_FETCH_OFFSETS,
+    GROUP_LIST,
+    GROUP_DESCRIBE,
+    GROUP_DELETE,
+    GROUP_DELETE_OFFSETS,
 )

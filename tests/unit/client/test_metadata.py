@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.metadata import MetadataWatcher, parse_bootstrap
+from tailrace.client.metadata import ClusterPicture, MetadataWatcher, parse_bootstrap
 from tailrace.errors import InvalidConfig, UnknownTopic, Unreachable
-from tailrace.model import TopicPartition
+from tailrace.model import GROUP_SHARDS, TopicPartition, shard_of
 
 PARTITION = TopicPartition("t", 0)
 
@@ -133,3 +133,13 @@ def test_bootstrap_addresses() -> None:
     for wrong in ("", nothing, "a", "a:b", "a:1,b"):
         with pytest.raises(InvalidConfig, match="bootstrap_servers"):
             parse_bootstrap(wrong)
+
+
+def test_the_coordinator_of_a_group_is_looked_up_without_a_call() -> None:
+    assert ClusterPicture().coordinator_of("payments") == ""
+    shards = [(-1, 0)] * GROUP_SHARDS
+    shards[shard_of("payments")] = (7, 3)
+    picture = ClusterPicture(coordinators={7: "c7:90"}, group_shards=tuple(shards))
+    assert picture.coordinator_of("payments") == "c7:90"
+    assert picture.coordinator_of("other") == ""
+    assert ClusterPicture(group_shards=tuple(shards)).coordinator_of("payments") == ""

@@ -10,9 +10,9 @@ from google.protobuf.descriptor import MethodDescriptor
 from tailrace.transport import methods
 from tailrace.transport.methods import ALL_METHODS
 from tailrace.transport.rpc import Kind, Method
-from tailrace.v1 import broker_pb2, control_pb2, controller_pb2
+from tailrace.v1 import broker_pb2, control_pb2, controller_pb2, group_pb2
 
-FILES = [broker_pb2, control_pb2, controller_pb2]
+FILES = [broker_pb2, control_pb2, controller_pb2, group_pb2]
 
 
 def in_protocol() -> dict[str, MethodDescriptor]:
