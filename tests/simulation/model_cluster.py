@@ -448,7 +448,7 @@ class ModelBroker:
 
 
 class _FetchSession:
-    """A fetch stream of one partition."""
+    """A fetch stream: a task for each partition, which share the credit."""
 
     def __init__(
         self, broker: ModelBroker, stream: Stream[pb.FetchResponse, pb.FetchRequest]
@@ -457,34 +457,45 @@ class _FetchSession:
         self._stream = stream
         self._credit = 0
         self._credited = asyncio.Event()
+        self._max_wait_ms = 500
+        # What is read now; what was asked for before may still push once more.
+        self._wanted: dict[TopicPartition, pb.FetchPartition] = {}
 
     async def run(self) -> None:
         tasks = Tasks(lambda _, __: self._stream.cancel())
         try:
             while (request := await self._stream.recv()) is not None:
                 self._credit += request.credit_bytes
+                self._max_wait_ms = request.max_wait_ms or self._max_wait_ms
                 self._credited.set()
+                for each in request.remove:
+                    self._wanted.pop(from_partition(each), None)
                 for wanted in request.add:
-                    tasks.spawn("push", self._push(wanted, request.max_wait_ms or 500))
+                    self._wanted[from_partition(wanted.partition)] = wanted
+                    tasks.spawn("push", self._push(wanted))
         except Unreachable:
             return
         finally:
             await tasks.close()
 
-    async def _push(self, wanted: pb.FetchPartition, max_wait_ms: int) -> None:
+    async def _push(self, wanted: pb.FetchPartition) -> None:
         partition, offset = wanted.partition, wanted.offset
         try:
             log = self._broker.find(partition, wanted.topic_id)
             log.check_leader(self._broker.number, wanted.leader_epoch)
             _check_agreement(log, wanted)
-            while True:
+            while self._wanted.get(log.partition) is wanted:
                 log.check_leader(self._broker.number, -1)
                 self._broker.find(partition, wanted.topic_id)
-                offset = await self._push_some(log, wanted, offset, max_wait_ms)
+                offset = await self._push_some(log, wanted, offset)
         except TailraceError as error:
             found = self._broker.cluster.partitions.get(from_partition(partition))
             refusal = pb.PartitionFetched(
-                partition=partition, error=code_of(error), message=str(error), leader=-1
+                partition=partition,
+                error=code_of(error),
+                message=str(error),
+                leader=-1,
+                tag=wanted.tag,
             )
             if found is not None:
                 refusal.log_start, refusal.high_watermark = found.log_start, found.committed
@@ -493,9 +504,7 @@ class _FetchSession:
             refusal.agreed_offset = getattr(error, "agreed_offset", -1)
             await self._stream.send(pb.FetchResponse(partitions=[refusal]))
 
-    async def _push_some(
-        self, log: ModelPartition, wanted: pb.FetchPartition, offset: int, max_wait_ms: int
-    ) -> int:
+    async def _push_some(self, log: ModelPartition, wanted: pb.FetchPartition, offset: int) -> int:
         """Push what is there and credited, or wait for one of both; return where to go on."""
         if self._credit <= 0:
             self._credited.clear()
@@ -513,7 +522,7 @@ class _FetchSession:
             offset = header.next_offset
         if not data:
             with suppress(TimeoutError):
-                async with asyncio.timeout(max_wait_ms / 1000):
+                async with asyncio.timeout(self._max_wait_ms / 1000):
                     await changed.wait()
                 return offset
         self._credit -= len(data)
@@ -524,6 +533,7 @@ class _FetchSession:
             batches=data,
             leader=-1,
             leader_epoch=log.leader_epoch,
+            tag=wanted.tag,
         )
         await self._stream.send(pb.FetchResponse(partitions=[pushed]))
         return offset

@@ -53,12 +53,13 @@ class FetchService:
 class _Reading:
     """Where one partition is being read."""
 
-    __slots__ = ("bytes_max", "hosted", "offset")
+    __slots__ = ("bytes_max", "hosted", "offset", "tag")
 
-    def __init__(self, hosted: Hosted, offset: int, bytes_max: int) -> None:
+    def __init__(self, hosted: Hosted, offset: int, bytes_max: int, tag: int) -> None:
         self.hosted = hosted
         self.offset = offset
         self.bytes_max = bytes_max
+        self.tag = tag
 
 
 class _FetchStream:
@@ -123,10 +124,10 @@ class _FetchStream:
             _check_epoch(hosted, wanted.leader_epoch)
             _check_agreement(hosted, wanted)
         except TailraceError as error:
-            self._refuse(partition, error)
+            self._refuse(partition, error, wanted.tag)
             return
         bytes_max = wanted.bytes_max or DEFAULT_PARTITION_BYTES
-        self._readings[partition] = _Reading(hosted, wanted.offset, bytes_max)
+        self._readings[partition] = _Reading(hosted, wanted.offset, bytes_max, wanted.tag)
         hosted.fetchers[self] = None
         self.mark(partition)
 
@@ -136,7 +137,7 @@ class _FetchStream:
         if reading is not None:
             reading.hosted.fetchers.pop(self, None)
 
-    def _refuse(self, partition: TopicPartition, error: TailraceError) -> None:
+    def _refuse(self, partition: TopicPartition, error: TailraceError, tag: int) -> None:
         self._stop_reading(partition)
         hosted = self._replicas.get(partition)
         refusal = pb.PartitionFetched(
@@ -145,6 +146,7 @@ class _FetchStream:
             message=str(error),
             leader=-1,
             leader_epoch=-1,
+            tag=tag,
         )
         if hosted is not None:
             refusal.leader_epoch = hosted.machine.leader_epoch
@@ -225,11 +227,11 @@ class _FetchStream:
             self._dirty.pop(partition, None)
             try:
                 size = await self._read(partition, reading, room, response)
-            except TailraceError as error:
-                self._refuse(partition, error)
-                continue
-            except OSError as error:
-                self._refuse(partition, StorageError(str(error)))
+            except (TailraceError, OSError) as error:
+                # While it was read the client may have asked for another place, which is not meant.
+                if self._readings.get(partition) is reading:
+                    told = error if isinstance(error, TailraceError) else StorageError(str(error))
+                    self._refuse(partition, told, reading.tag)
                 continue
             room -= size
             self._credit -= size
@@ -260,6 +262,7 @@ class _FetchStream:
                 batches=data,
                 leader=-1,
                 leader_epoch=epoch,
+                tag=reading.tag,
             )
         )
         return len(data)

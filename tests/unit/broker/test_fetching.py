@@ -254,3 +254,20 @@ async def test_what_is_not_in_the_last_segment_is_read_off_the_loop(trio: Trio) 
     stream = trio.fetching()
     await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH))
     assert [next_offset((await one(stream)).batches) for _ in range(2)] == [3, 6]
+
+
+@simulate
+async def test_what_is_read_carries_the_tag_of_the_place_that_was_asked_for(trio: Trio) -> None:
+    await lead_alone(trio)
+    await trio.produce()
+    stream = trio.fetching()
+    first, second, wrong = wanted(0), wanted(1), wanted(99)
+    first.tag, second.tag, wrong.tag = 7, 8, 9
+    await stream.send(pb.FetchRequest(add=[first], credit_bytes=MUCH))
+    assert (await one(stream)).tag == 7
+    await stream.send(pb.FetchRequest(add=[second]))
+    part = await one(stream)
+    assert (part.tag, len(part.batches) > 0) == (8, True)
+    await stream.send(pb.FetchRequest(add=[wrong]))
+    part = await one(stream)
+    assert (part.tag, code_name(part.error)) == (9, "OFFSET_OUT_OF_RANGE")
