@@ -13,6 +13,8 @@ SEED ?=
 TRACE ?=
 # How long `make fuzz` looks for bad bytes.
 SECONDS ?= 60
+# How often `make bench-failover` does each fault.
+ROUNDS ?= 20
 # How many processes share the tests.
 WORKERS ?= 2
 
@@ -24,10 +26,10 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup proto format lint lint-fast test sim integration cover bench fuzz demo lock clean
+.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-failover fuzz demo lock clean
 
 help:  ## list the targets
-	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything in requirements.lock (PYTHON=python3.12 picks one)
 
@@ -76,8 +78,16 @@ cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=85
 
-bench: $(V1)  ## measure the log against bare system calls
+bench: bench-log bench-cluster bench-failover  ## measure everything (a quarter of an hour)
+
+bench-log: $(V1)  ## measure the log against bare system calls
 	$(BIN)/python tests/bench/bench_log.py
+
+bench-cluster: $(V1)  ## measure produce, read and latency on three real brokers
+	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_cluster.py
+
+bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
+	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)
 
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)

@@ -305,6 +305,7 @@ class Pauses:
 
     what: str
     ms: list[float] = field(default_factory=list)
+    records: int = 0
 
     def __str__(self) -> str:
         return (
