@@ -171,7 +171,7 @@ class Controller:
         lease = 0
         while True:
             try:
-                entry = await self._store.get(CONTROLLER)
+                entry, revision = await self._holder()
                 if entry is None:
                     self._active = None
                     lease = lease or await self._store.grant_lease(self._settings.lease_ttl_ms)
@@ -179,7 +179,7 @@ class Controller:
                 elif lease and entry.lease == lease:
                     return self._crowned(entry)
                 else:
-                    await self._stand_by(entry)
+                    await self._stand_by(entry, revision)
                     # An old lease might end just after it was used.
                     lease = 0
                 backoff.reset()
@@ -188,6 +188,12 @@ class Controller:
             except StoreUnavailable as error:
                 self._say(f"standing by: the metadata store does not answer: {error}")
                 await asyncio.sleep(backoff.next_s())
+
+    async def _holder(self) -> tuple[Entry | None, int]:
+        """Whoever has the key, and the store's revision at which that was so."""
+        snapshot = await self._store.snapshot(CONTROLLER)
+        held = [entry for entry in snapshot.entries if entry.key == CONTROLLER]
+        return (held[0] if held else None), snapshot.revision
 
     async def _take(self, lease: int) -> None:
         """Try once. Whether it worked, whatever was answered, the next look at the key tells."""
@@ -221,7 +227,7 @@ class Controller:
         term = Term(record.controller_id, record.epoch, entry.create_revision)
         return _Crown(term, entry.lease)
 
-    async def _stand_by(self, entry: Entry) -> None:
+    async def _stand_by(self, entry: Entry, revision: int) -> None:
         """Wait until this holder of the key has gone, and see to it when its process has."""
         try:
             self._active = active = decode(ControllerRecord, entry.value, key=CONTROLLER)
@@ -231,7 +237,7 @@ class Controller:
         if self._tasks is None:
             raise InvariantViolation("standing by is a part of `run`")
         gone = asyncio.Event()
-        watch = self._tasks.spawn("watch of the active controller", self._watch(entry, gone))
+        watch = self._tasks.spawn("watch of the active controller", self._watch(revision, gone))
         try:
             poll_ms = self._clock.monotonic_ms() + STANDBY_POLL_MS
             while not gone.is_set():
@@ -254,9 +260,10 @@ class Controller:
     def _probe_pause_s(self) -> float:
         return self._settings.standby_probe_ms * self._rng.uniform(0.8, 1.2) / 1_000
 
-    async def _watch(self, entry: Entry, gone: asyncio.Event) -> None:
+    async def _watch(self, revision: int, gone: asyncio.Event) -> None:
+        """Changes since the look, not since the key was written: that may be compacted away."""
         try:
-            watch = self._store.watch(CONTROLLER, from_revision=entry.mod_revision + 1)
+            watch = self._store.watch(CONTROLLER, from_revision=revision + 1)
             async for batch in watch:
                 if batch.compacted or any(change.key == CONTROLLER for change in batch.changes):
                     gone.set()

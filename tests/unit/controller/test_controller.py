@@ -147,6 +147,27 @@ def test_a_controller_that_restarts_does_not_wait_for_its_former_life() -> None:
     simulate(main)
 
 
+def test_f20_one_that_stands_by_does_not_spin_when_history_is_compacted_away() -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.start(controllers=2)
+        await cluster.create("t")
+        await asyncio.sleep(1)
+        before = cluster.loop.steps
+        await asyncio.sleep(5)
+        usual = cluster.loop.steps - before
+        cluster.etcd.compact()
+        late = await cluster.start_controller(3)
+        before = cluster.loop.steps
+        await asyncio.sleep(5)
+        assert cluster.loop.steps - before < 2 * usual
+        # It still hears of the end of the active one.
+        cluster.controllers[2].process.kill()
+        await cluster.controllers[1].controller.stop()
+        assert await cluster.until(lambda: late.epoch == 2) < 100
+
+    simulate(main)
+
+
 def test_f6_a_zombie_controller_changes_nothing_and_is_obeyed_by_nobody() -> None:
     async def main(cluster: Cluster) -> None:
         await cluster.start(controllers=2)
