@@ -78,14 +78,15 @@ class Witness:
             if high != leader.log.log_end:
                 raise Violation(f"I6: {partition} has not settled: {high} of {leader.log.log_end}")
             _check_identical(partition, replicas)
-            found = dict(_records(leader))
+            records_there = list(_records(leader))
+            found = dict(records_there)
             for offset, value in offsets.items():
                 if found.get(offset) != value:
                     raise Violation(
                         f"I1: {partition} offset {offset}: {value!r} was acknowledged, "
                         f"{found.get(offset)!r} is there"
                     )
-            _check_order(partition, leader, records)
+            _check_order(partition, records_there, records)
 
     def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
         partition = hosted.partition
@@ -148,14 +149,16 @@ def _records(hosted: Hosted) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_order(
-    partition: TopicPartition, leader: Hosted, records: dict[bytes, list[bytes]]
+    partition: TopicPartition,
+    found: list[tuple[int, bytes]],
+    records: dict[bytes, list[bytes]],
 ) -> None:
     """Per key: no duplicate, and in the order in which they were sent."""
     sent_at = {
         value: (key, at) for key, values in records.items() for at, value in enumerate(values)
     }
     last: dict[bytes, int] = {}
-    for offset, value in _records(leader):
+    for offset, value in found:
         key, at = sent_at[value]
         if at <= last.get(key, -1):
             raise Violation(

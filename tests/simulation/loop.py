@@ -206,6 +206,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def now_ms(self) -> int:
         return self.now_us // 1_000
 
+    @property
+    def is_over(self) -> bool:
+        """What still runs now is being dropped."""
+        return self._over
+
     def fork_rng(self, name: str) -> Random:
         """Randomness of its own for each part: one that asks more often disturbs no other."""
         return Random(f"{self.seed}/{name}")

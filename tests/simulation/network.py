@@ -325,7 +325,7 @@ async def _run_call(
         end.abandon("the handler was cancelled")
         raise
     except Exception as error:  # noqa: BLE001 - as the real server: whatever it is, it is told.
-        _handler_failed(network, method, error)
+        _failed(network, method.name, error)
         end.abandon(f"{type(error).__name__}: {error}")
 
 
@@ -361,7 +361,7 @@ async def _run_stream(
         raise
     except Exception as error:  # noqa: BLE001 - as the real server: whatever it is, it is told.
         if end.reason is None:
-            _handler_failed(server.host.network, method, error)
+            _failed(server.host.network, method.name, error)
         end.abandon(f"{type(error).__name__}: {error}")
 
 
@@ -385,8 +385,7 @@ async def _run_link(server: SimServer, link: SimLink) -> None:
     except Unreachable as error:
         _LOG.info("link from %s ended: %s", link.peer, error)
     except Exception as error:  # noqa: BLE001 - as the real server.
-        _LOG.exception("link from %s failed", link.peer)
-        server.host.network.handler_failures.append(f"link from {link.peer}: {error!r}")
+        _failed(server.host.network, f"link from {link.peer}", error)
     finally:
         link.close()
 
@@ -398,6 +397,8 @@ def _handler(server: SimServer, method: Method[Any, Any]) -> Handler:
     return found
 
 
-def _handler_failed(network: SimNetwork, method: Method[Any, Any], error: Exception) -> None:
-    _LOG.error("%s failed", method.name, exc_info=error)
-    network.handler_failures.append(f"{method.name}: {error!r}")
+def _failed(network: SimNetwork, what: str, error: Exception) -> None:
+    # What is dropped with the loop has not failed.
+    if not network.loop.is_over:
+        _LOG.error("%s failed", what, exc_info=error)
+        network.handler_failures.append(f"{what}: {error!r}")

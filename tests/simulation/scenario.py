@@ -15,6 +15,9 @@ from tailrace.replication.partition import Role
 TOPIC = "orders"
 SETTLE_S = 60.0
 LOOK_EVERY_S = 0.05
+# Of each producer: about twenty records a second, so that batches hold one to a few of them.
+BURST_MAX = 4
+BURST_EVERY_S = 0.125
 
 Faults = Callable[["Run"], Awaitable[None]]
 
@@ -60,8 +63,9 @@ class Run:
             raise looking.exception()  # type: ignore[misc]
         self.witness.look()
         self.witness.check_end(self.sent)
-        if cluster.problems:
-            raise Violation("; ".join(cluster.problems))
+        problems = cluster.problems + cluster.network.handler_failures
+        if problems:
+            raise Violation("; ".join(problems))
 
     def heal(self) -> None:
         """End all faults and start everything that is down."""
@@ -86,18 +90,19 @@ class Run:
         return process.spawn("write", self._write(name, make))
 
     async def _write(self, name: str, make: Callable[[], object]) -> None:
-        """Send numbered records, a few keys in turn, without waiting for each."""
+        """Send numbered records in bursts, a few keys in turn, without waiting for each."""
         producer = make()
         rng = self.loop.fork_rng(f"load of {name}")
         number = 0
         while not self._stopping:
-            key = f"{name}-{number % 3}".encode()
-            value = f"{name}:{number}".encode()
-            number += 1
-            self.sent.setdefault(key, []).append(value)
-            future = await producer.send(TOPIC, value, key=key)  # type: ignore[attr-defined]
-            future.add_done_callback(lambda done, value=value: self._done(done, value))
-            await asyncio.sleep(rng.expovariate(1 / 0.05))
+            for _ in range(rng.randint(1, BURST_MAX)):
+                key = f"{name}-{number % 3}".encode()
+                value = f"{name}:{number}".encode()
+                number += 1
+                self.sent.setdefault(key, []).append(value)
+                future = await producer.send(TOPIC, value, key=key)  # type: ignore[attr-defined]
+                future.add_done_callback(lambda done, value=value: self._done(done, value))
+            await asyncio.sleep(rng.expovariate(1 / BURST_EVERY_S))
         await producer.flush()  # type: ignore[attr-defined]
         await producer.close()  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from simulation.faults import Nemesis
 from simulation.loop import SimLoop
 from simulation.scenario import Run
 
-SEEDS = int(os.environ.get("TAILRACE_SEEDS", "120"))
+SEEDS = int(os.environ.get("TAILRACE_SEEDS", "500"))
 SEEDS_PER_TEST = 10
 FAULTS_S = 8.0
 FAILED = Path(__file__).with_name("failing_cluster_seeds")

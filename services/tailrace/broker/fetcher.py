@@ -118,12 +118,16 @@ class LeaderLink:
 
     async def _follow_once(self) -> bool:
         """One life of the link; whether anything was heard of the leader."""
-        hello = self._hello()
-        if hello is None or not self.address:
+        if self._hello() is None or not self.address:
             return False
-        hello.leader_id = self.leader
         link = await self._links.connect(self.address, timeout_ms=CONNECT_TIMEOUT_MS)
         self._link = link
+        # Who we are is said as of now: we may have registered anew while the link was being made,
+        # and a leader that knows us by an old epoch could never take us into an ISR.
+        hello = self._hello()
+        if hello is None:
+            return False
+        hello.leader_id = self.leader
         await link.send(pb.ReplicaFrame(hello=hello).SerializeToString())
         tasks = Tasks(lambda _, __: link.close())
         heard = False

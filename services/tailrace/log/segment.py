@@ -37,6 +37,8 @@ SCAN_CHUNK_BYTES: Final = 1024 * 1024
 INDEX_SAVE_ENTRIES: Final = 65_536
 # By how many entries an index may exceed one for each of the smallest possible batches.
 INDEX_SLACK_ENTRIES: Final = 64
+# How many places of batches a segment remembers from reads: a few readers, two places each.
+EDGES_MAX: Final = 16
 
 
 class IndexCache:
@@ -109,6 +111,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_edges",
         "_index",
         "_index_interval_bytes",
         "_max_timestamp_ms",
@@ -139,6 +142,9 @@ class Segment:
         self._bytes_since_entry = index_interval_bytes
         self._max_timestamp_ms = index.max_timestamp_ms if index is not None else None
         self._saved_entries = 0
+        # Offset → position of batches that reads began or ended at: the next read mostly begins
+        # where one ended, and need not walk there from the index entry below.
+        self._edges: dict[int, int] = {}
         self.folder = folder
         self.base_offset = base_offset
         self.path = f"{folder}/{segment_name(base_offset, LOG_SUFFIX)}"
@@ -239,6 +245,7 @@ class Segment:
         self._index = index
         self._max_timestamp_ms = index.max_timestamp_ms
         self._bytes_since_entry = self._index_interval_bytes
+        self._edges = {}
         self.size, self.next_offset = position, self.base_offset + relative
         return position
 
@@ -379,6 +386,9 @@ class Segment:
         """Position and base offset of the batch that holds `offset`, or those of the next one."""
         if offset >= self.next_offset:
             return self.size, self.next_offset
+        known = self._edges.get(offset)
+        if known is not None:
+            return known, offset
         relative = offset - self.base_offset
         found, position = self.index.floor(relative)
         if found == relative:
@@ -393,11 +403,17 @@ class Segment:
         start, base = self._find(offset)
         limit, limit_offset = self._find(up_to)
         if limit - start <= bytes_max:
-            return Slice(self.path, start, max(limit - start, 0), base, limit_offset)
-        end, next_offset = self.index.floor_position(start + bytes_max)
-        next_offset += self.base_offset
-        if end <= start:
-            end, next_offset = self._walk_to(start, bytes_max, offset, min_one=min_one)
+            end, next_offset = max(limit, start), limit_offset
+        else:
+            end, next_offset = self.index.floor_position(start + bytes_max)
+            next_offset += self.base_offset
+            if end <= start:
+                end, next_offset = self._walk_to(start, bytes_max, offset, min_one=min_one)
+        if end > start:
+            if len(self._edges) >= EDGES_MAX:
+                self._edges = {}
+            self._edges[base] = start
+            self._edges[next_offset] = end
         return Slice(self.path, start, end - start, base, next_offset)
 
     def _walk_to(
@@ -430,6 +446,7 @@ class Segment:
             next_offset = header.next_offset
             max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
         self.size, self.next_offset = position, next_offset
+        self._edges = {}
         self._max_timestamp_ms = max_timestamp_ms
         self._bytes_since_entry = self._index_interval_bytes
         self.cut()

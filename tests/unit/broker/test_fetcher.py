@@ -206,3 +206,20 @@ async def test_a_new_epoch_of_ours_is_told_by_a_new_hello(trio: Trio) -> None:
     _, second = await leader.greeted()
     assert second.broker_epoch == trio.brokers[0].epoch
     assert second.broker_epoch > first.broker_epoch
+
+
+@simulate
+async def test_an_epoch_that_changed_while_the_link_was_made_is_told_too(trio: Trio) -> None:
+    leader = await follow_by_hand(trio)
+    link, _ = await leader.greeted()
+    trio.network.block("b0", "ctl")
+    link.close()
+    await asyncio.sleep(0.1)
+    # It is connecting now, and nobody hears it.
+    before = trio.brokers[0].epoch
+    (lease,) = trio.etcd.leases()
+    trio.etcd.revoke_lease(lease)
+    await trio.until(lambda: trio.brokers[0].epoch not in {None, before})
+    trio.network.unblock("b0", "ctl")
+    _, hello = await leader.greeted()
+    assert hello.broker_epoch == trio.brokers[0].epoch

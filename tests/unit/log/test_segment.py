@@ -168,6 +168,32 @@ def test_locate_gives_whole_batches_within_the_limits(bench: LogBench, interval:
     assert locate(segment, BASE, lengths[0], min_one=False) == [0]
 
 
+def test_a_read_that_begins_where_one_ended_walks_nowhere(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = filled(bench, index_interval_bytes=10**6)
+    locate(segment, BASE, 10**6, up_to=BASE + 3)
+    put(segment, [4])
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "walk", None)
+        assert locate(segment, BASE + 3, 10**6, up_to=BASE + 7) == [3, 6]
+    assert locate(segment, BASE + 4, 10**6, up_to=BASE + 7) == [3, 6]
+    for _ in range(segment_module.EDGES_MAX + 1):
+        offset = put(segment, [5]).base_offset
+        assert locate(segment, offset, 10**6, up_to=offset + 1) == [offset - BASE]
+
+
+def test_what_was_cut_off_is_not_found_where_it_was(bench: LogBench) -> None:
+    segment = filled(bench, [[1], [2], [3]], index_interval_bytes=10**6)
+    locate(segment, BASE + 2, 10**6)
+    segment.truncate(BASE + 1)
+    put(segment, [4] * 50)
+    put(segment, [5])
+    assert locate(segment, BASE + 2, 10**6, up_to=BASE + 52) == [1, 51]
+    segment.resume_at(BASE)
+    assert locate(segment, BASE + 51, 10**6, up_to=BASE + 52) == []
+
+
 def test_locate_of_nothing_is_an_empty_slice(bench: LogBench) -> None:
     segment = filled(bench)
     assert segment.locate(BASE + 6, up_to=BASE + 6, bytes_max=10, min_one=True) == Slice(
