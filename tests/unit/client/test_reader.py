@@ -100,11 +100,12 @@ def test_a_slow_program_bounds_what_is_read_ahead(simulate: Any) -> None:
         _fill(log, *[bytes(10_000)] * 100)
         async with world.reader("t", 0, 0, credit_bytes=65_536) as reader:
             await asyncio.sleep(5)
-            assert len(reader._queue) <= 8, "the credit, and one batch beyond it"
+            assert len(reader._plan.arrivals) <= 8, "the credit, and one batch beyond it"
             for number in range(100):
                 assert (await reader.next()).header.base_offset == number
                 await asyncio.sleep(0.01)
-                assert reader._queued_bytes <= 65_536 + 11_000
+                held = sum(each.held for each in reader._plan.accounts.values())
+                assert held <= 65_536 + 11_000
 
     simulate(main)
 
