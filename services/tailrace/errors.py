@@ -329,6 +329,39 @@ class CorruptFrame(Unreachable):
     code = "CORRUPT_FRAME"
 
 
+class RequestTooLarge(BatchTooLarge):
+    """The request is larger than `socket.request.max.bytes` of the broker: send less at once."""
+
+    code = "REQUEST_TOO_LARGE"
+
+
+class TooManyConnections(Unreachable):
+    """The server has as many connections as it may have, in all or from one address."""
+
+    code = "TOO_MANY_CONNECTIONS"
+
+
+class DiskFull(TailraceError):
+    """A disk of the broker has too little room to take records; it is there when space is back."""
+
+    code = "DISK_FULL"
+    retriable = True
+
+
+class ReplicaOffline(TailraceError):
+    """The disk of this replica has failed: another replica leads, or will."""
+
+    code = "REPLICA_OFFLINE"
+    retriable = True
+    refresh_metadata = True
+
+
+class InvalidTimestamp(TailraceError):
+    """A record's timestamp is further from the broker's time than its topic allows."""
+
+    code = "INVALID_TIMESTAMP"
+
+
 class NotCoordinator(TailraceError):
     """This coordinator does not own the group's shard (any more)."""
 

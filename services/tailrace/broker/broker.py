@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
 from tailrace.broker.fetching import FetchService
 from tailrace.broker.registration import Registration
@@ -86,6 +87,12 @@ class Broker:
         self._registering: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
         self.metadata = MetadataService()
+        self.clients = ClientStreams(
+            clock,
+            stall_max_ms=settings.client_stall_timeout_ms,
+            idle_max_ms=settings.connections_max_idle_ms,
+            say=say,
+        )
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self.address = ""
@@ -119,6 +126,7 @@ class Broker:
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
         self._tasks.spawn("replica clock", replicas.run())
+        self._tasks.spawn("clients", self.clients.run())
         self._tasks.spawn("checkpoints", self._checkpoint_all(manager, replicas))
         return report
 
@@ -206,8 +214,11 @@ class Broker:
 
     async def _listen(self, replicas: Replicas, links: Links) -> None:
         settings = self._settings
-        produce = ProduceService(settings, replicas, self._clock)
-        fetch = FetchService(settings, replicas, self._blocking)
+        clients = self.clients
+        produce = ProduceService(settings, replicas, self._clock, clients)
+        fetch = FetchService(
+            settings, replicas, self._blocking, clock=self._clock, clients=clients
+        )
         offsets = OffsetService(replicas)
         control = ControlService(
             settings.broker_id,

@@ -2,7 +2,9 @@
 
 Reads end at the high watermark. A stream wakes when the high watermark of one of its partitions
 moves, when the client gives credit, or when `max_wait_ms` is over; nothing polls. A slow client
-holds up only itself: without credit nothing is read for it.
+holds up only itself: without credit nothing is read for it. What is read and not yet taken is
+bounded over all streams (`fetch.bytes.max`): they take turns, and one that takes nothing for
+`client.stall.timeout.ms` is cut off.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.sluice import Sluice
+from tailrace.clock import Clock
 from tailrace.errors import (
     FencedEpoch,
     NotLeader,
@@ -40,14 +45,30 @@ COLD_DISTANCE_BYTES: Final = 64 << 20
 class FetchService:
     """Serves fetch streams."""
 
-    def __init__(self, settings: BrokerSettings, replicas: Replicas, blocking: Blocking) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        replicas: Replicas,
+        blocking: Blocking,
+        *,
+        clock: Clock,
+        clients: ClientStreams,
+    ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._blocking = blocking
+        self._clients = clients
+        self._sluice = Sluice(settings.fetch_bytes_max, clock)
 
     async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
-        session = _FetchStream(self._settings, self._replicas, self._blocking, stream)
-        await session.run()
+        client = self._clients.enter("fetch", stream)
+        session = _FetchStream(
+            self._settings, self._replicas, self._blocking, client, self._sluice
+        )
+        try:
+            await session.run()
+        finally:
+            self._clients.leave(client)
 
 
 class _Reading:
@@ -70,12 +91,15 @@ class _FetchStream:
         settings: BrokerSettings,
         replicas: Replicas,
         blocking: Blocking,
-        stream: Stream[pb.FetchResponse, pb.FetchRequest],
+        client: ClientStream,
+        sluice: Sluice,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._blocking = blocking
-        self._stream = stream
+        self._client = client
+        self._stream: Stream[pb.FetchResponse, pb.FetchRequest] = client.stream
+        self._sluice = sluice
         self._readings: dict[TopicPartition, _Reading] = {}
         self._dirty: dict[TopicPartition, None] = {}
         self._refusals: list[pb.PartitionFetched] = []
@@ -90,6 +114,7 @@ class _FetchStream:
         tasks.spawn("push fetched data", self._push_all())
         try:
             while (request := await self._stream.recv()) is not None:
+                self._client.heard()
                 self._take(request)
         except Unreachable:
             return
@@ -164,12 +189,18 @@ class _FetchStream:
         await self._opened.wait()
         while True:
             enough = await self._wait()
-            response = pb.FetchResponse(partitions=self._refusals)
-            self._refusals = []
-            if self._credit > 0:
-                await self._gather(response, tell_all=not enough)
-            if response.partitions:
-                await self._stream.send(response)
+            size = min(self._credit, self._settings.fetch_response_bytes)
+            await self._sluice.enter(size)
+            try:
+                response = pb.FetchResponse(partitions=self._refusals)
+                self._refusals = []
+                if self._credit > 0:
+                    await self._gather(response, tell_all=not enough)
+                if response.partitions:
+                    await self._client.send(response)
+                    self._client.heard()
+            finally:
+                self._sluice.leave(size)
 
     async def _wait(self) -> bool:
         """Until there is enough to send (True) or the longest wait is over."""

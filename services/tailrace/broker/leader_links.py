@@ -64,6 +64,11 @@ class FollowerSession:
         self._dirty: dict[TopicPartition, None] = {}
         self._answers: list[pb.LeaderPartition] = []
         self._wake = asyncio.Event()
+        # Counts pushes, and says whether one is waiting to be taken by the follower.
+        self._pushed = 0
+        self._is_pushing = False
+        self._seen_push = -1
+        self._seen_ms = 0
         self.broker_id = BrokerId(hello.broker_id)
         self.broker_epoch = hello.broker_epoch
 
@@ -125,6 +130,16 @@ class FollowerSession:
         self._pushes.clear()
         self._link.close()
 
+    def cut_if_stalled(self, now_ms: int, stall_max_ms: int) -> bool:
+        """Close the link of a follower that takes nothing; it connects again when it can."""
+        if not self._is_pushing or self._seen_push != self._pushed:
+            self._seen_push, self._seen_ms = self._pushed, now_ms
+            return False
+        if now_ms - self._seen_ms < stall_max_ms:
+            return False
+        self._link.close()
+        return True
+
     def drop(self, hosted: Hosted) -> None:
         """This broker leads the partition no longer."""
         self._pushes.pop(hosted.partition, None)
@@ -175,7 +190,10 @@ class FollowerSession:
             while self._dirty or self._answers:
                 header, payload = self._next_frame()
                 if header.push.partitions:
+                    self._is_pushing = True
                     await self._link.send(header.SerializeToString(), payload)
+                    self._is_pushing = False
+                    self._pushed += 1
 
     def _next_frame(self) -> tuple[pb.ReplicaFrame, Sequence[Slice]]:
         """What is new, up to the size of a frame; what does not fit stays dirty."""

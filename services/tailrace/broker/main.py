@@ -20,6 +20,7 @@ from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.process import ServiceFailed
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.limits import ServerLimits
 from tailrace.transport.links import SocketLinks
 
 THREADS_MAX: Final = 8
@@ -38,7 +39,7 @@ async def run_broker(
         settings,
         files=OsFiles(),
         store=store,
-        network=GrpcNetwork(),
+        network=GrpcNetwork(server_limits(settings)),
         links=lambda manager: SocketLinks(manager.storage.cache),
         clock=SystemClock(),
         blocking=blocking,
@@ -58,6 +59,17 @@ async def run_broker(
     await tasks.close()
     await store.close()
     blocking.close()
+
+
+def server_limits(settings: BrokerSettings) -> ServerLimits:
+    """What the broker's server lets in."""
+    return ServerLimits(
+        connections_max=settings.max_connections,
+        connections_per_ip_max=settings.max_connections_per_ip,
+        streams_per_connection_max=settings.max_streams_per_connection,
+        request_bytes_max=settings.socket_request_max_bytes,
+        idle_ms=settings.connections_max_idle_ms,
+    )
 
 
 async def _started(

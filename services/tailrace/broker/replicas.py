@@ -264,6 +264,16 @@ class Replicas:
                 if due_ms is not None and due_ms <= now_ms:
                     self._handle(hosted, Tick())
             self.waiting.expire(now_ms)
+            self._cut_stalled(now_ms)
+
+    def _cut_stalled(self, now_ms: int) -> None:
+        limit_ms = self._settings.link_stall_timeout_ms
+        for session in list(self._sessions.values()):
+            if session.cut_if_stalled(now_ms, limit_ms):
+                self._say(
+                    f"follower {session.broker_id}: link closed, it took nothing for "
+                    f"link.stall.timeout.ms={limit_ms}"
+                )
 
     def store_high_watermarks(self) -> None:
         """Write down the high watermarks; they are hints, a restart may find older ones."""

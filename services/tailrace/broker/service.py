@@ -2,7 +2,9 @@
 
 Every request is answered, with an error if need be; a stream is only broken when it breaks the
 rules. Bytes that wait for their replicas are bounded per stream (it is not read on meanwhile) and
-in all (refused with OVERLOADED and a hint when to try again).
+in all (refused with OVERLOADED and a hint when to try again; a stream that was refused is not read
+on for half of that time, so that who ignores the hint slows down only itself). Answers that a
+client does not take are bounded too, and after `client.stall.timeout.ms` the stream is cut off.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tailrace.broker.budget import Budget
+from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
@@ -23,6 +27,7 @@ from tailrace.errors import (
     NotLeader,
     OutOfOrderSequence,
     Overloaded,
+    RequestTooLarge,
     StorageError,
     TailraceError,
     Unreachable,
@@ -38,41 +43,56 @@ from tailrace.v1.common_pb2 import ClusterMetadata
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
 PRODUCE_TIMEOUT_MAX_MS: Final = 600_000
-OVERLOADED_RETRY_MS: Final = 100
-
-
-class _Load:
-    """Bytes of requests that wait for their replicas, over all streams."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
+# What a request takes until it is answered, besides its batches.
+REQUEST_OVERHEAD_BYTES: Final = 1_024
+# Answers that a client has not taken: with more of them its stream is not read on.
+ANSWERS_WAITING_MAX: Final = 256
 
 
 class ProduceService:
     """Serves produce streams."""
 
-    def __init__(self, settings: BrokerSettings, replicas: Replicas, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        replicas: Replicas,
+        clock: Clock,
+        clients: ClientStreams,
+    ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._clock = clock
-        self._load = _Load()
+        self._clients = clients
+        self._budget = Budget(settings.produce_bytes_max)
 
     async def produce(self, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]) -> None:
         """Read requests in order, append at once, answer when the replicas have it."""
-        session = _ProduceStream(self, stream)
-        await session.run()
+        client = self._clients.enter("produce", stream)
+        try:
+            await _ProduceStream(self, client).run()
+        finally:
+            self._clients.leave(client)
 
     def admit(self, size: int) -> TailraceError | None:
-        if self._load.bytes + size > self._settings.produce_bytes_max:
-            return Overloaded(
-                f"{self._load.bytes} bytes already wait for their replicas, "
-                f"the limit is {self._settings.produce_bytes_max}"
+        """Take a request of so many bytes in hand, or say why not."""
+        limit = self._settings.socket_request_max_bytes
+        if size > limit:
+            return RequestTooLarge(
+                f"a request with {size} bytes of batches exceeds socket.request.max.bytes={limit}"
             )
-        self._load.bytes += size
-        return None
+        if self._budget.admit(size + REQUEST_OVERHEAD_BYTES):
+            return None
+        return Overloaded(
+            f"{self._budget.bytes} bytes already wait for their replicas, "
+            f"the limit is produce.bytes.max={self._budget.bytes_max}"
+        )
 
     def release(self, size: int) -> None:
-        self._load.bytes -= size
+        self._budget.release(size, self._clock.monotonic_ms())
+
+    @property
+    def retry_after_ms(self) -> int:
+        return self._budget.hint_ms()
 
     @property
     def connection_bytes_max(self) -> int:
@@ -133,7 +153,7 @@ class ProduceService:
                 answer.leader = hosted.machine.leader
             answer.leader_epoch = hosted.machine.leader_epoch
         if isinstance(error, Overloaded):
-            answer.retry_after_ms = OVERLOADED_RETRY_MS
+            answer.retry_after_ms = self.retry_after_ms
 
 
 class _Pending:
@@ -168,29 +188,32 @@ class _Request:
 class _ProduceStream:
     """One client's stream: requests in, answers out as they finish."""
 
-    def __init__(
-        self, service: ProduceService, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]
-    ) -> None:
+    def __init__(self, service: ProduceService, client: ClientStream) -> None:
         self._service = service
-        self._stream = stream
+        self._client = client
+        self._stream: Stream[pb.ProduceResponse, pb.ProduceRequest] = client.stream
         self._ready: deque[pb.ProduceResponse] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._bytes = 0
+        # How long not to read on, in ms.
+        self._hold_ms = 0
         self._ended = False
 
     async def run(self) -> None:
-        tasks = Tasks(lambda _, __: self._stream.cancel())
+        tasks = Tasks(lambda _, __: self._end())
         tasks.spawn("answer produce requests", self._answer_all())
         try:
             while (request := await self._stream.recv()) is not None:
+                self._client.heard()
                 self._take(request)
-                while self._bytes > self._service.connection_bytes_max:
-                    self._room.clear()
-                    await self._room.wait()
-            while self._bytes or self._ready:
-                self._room.clear()
-                await self._room.wait()
+                if self._hold_ms:
+                    hold_ms, self._hold_ms = self._hold_ms, 0
+                    await asyncio.sleep(hold_ms / 1000)
+                while not self._ended and self._is_full():
+                    await self._until_room()
+            while not self._ended and (self._bytes or self._ready):
+                await self._until_room()
         except Unreachable:
             return
         finally:
@@ -198,21 +221,32 @@ class _ProduceStream:
             await tasks.close()
             self._service.release(self._bytes)
 
+    def _is_full(self) -> bool:
+        is_behind = len(self._ready) >= ANSWERS_WAITING_MAX
+        return is_behind or self._bytes > self._service.connection_bytes_max
+
+    async def _until_room(self) -> None:
+        self._room.clear()
+        await self._room.wait()
+
+    def _end(self) -> None:
+        """Answers can be sent no more: the client is gone, or was cut off."""
+        self._ended = True
+        self._room.set()
+        self._stream.cancel()
+
     def _take(self, message: pb.ProduceRequest) -> None:
         size = sum(len(part.batches) for part in message.partitions)
-        request = _Request(message.correlation, size, wanted=message.acks != pb.ACKS_NONE)
+        request = _Request(
+            message.correlation,
+            size + REQUEST_OVERHEAD_BYTES,
+            wanted=message.acks != pb.ACKS_NONE,
+        )
         error = self._problem(message) or self._service.admit(size)
         if error is not None:
-            for part in message.partitions:
-                answer = pb.PartitionProduced(partition=part.partition, leader=-1, leader_epoch=-1)
-                answer.error, answer.message = error_code(error.code), str(error)
-                if isinstance(error, Overloaded):
-                    answer.retry_after_ms = OVERLOADED_RETRY_MS
-                request.pending.append(_Pending(answer, None))
-            request.size = 0
-            self._finish(request)
+            self._refuse(request, message, error)
             return
-        self._bytes += size
+        self._bytes += request.size
         timeout_ms = min(message.timeout_ms or PRODUCE_TIMEOUT_MS, PRODUCE_TIMEOUT_MAX_MS)
         for part in message.partitions:
             pending = self._service.append(part, acks=message.acks, timeout_ms=timeout_ms)
@@ -222,6 +256,27 @@ class _ProduceStream:
                 pending.waiter.add_done_callback(partial(self._closer, request))
         if request.open == 0:
             self._finish(request)
+
+    def _refuse(
+        self, request: _Request, message: pb.ProduceRequest, error: TailraceError
+    ) -> None:
+        """Answer the whole request with one error."""
+        retry_after_ms = 0
+        if isinstance(error, Overloaded):
+            retry_after_ms = self._service.retry_after_ms
+            self._hold_ms = retry_after_ms // 2
+        for part in message.partitions:
+            answer = pb.PartitionProduced(
+                partition=part.partition,
+                leader=-1,
+                leader_epoch=-1,
+                error=error_code(error.code),
+                message=str(error),
+                retry_after_ms=retry_after_ms,
+            )
+            request.pending.append(_Pending(answer, None))
+        request.size = 0
+        self._finish(request)
 
     def _problem(self, message: pb.ProduceRequest) -> TailraceError | None:
         try:
@@ -255,7 +310,7 @@ class _ProduceStream:
             await self._wake.wait()
             self._wake.clear()
             while self._ready:
-                await self._stream.send(self._ready[0])
+                await self._client.send(self._ready[0])
                 self._ready.popleft()
             self._room.set()
 

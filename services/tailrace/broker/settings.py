@@ -30,11 +30,23 @@ class BrokerSettings:
     # Bytes of produce requests that wait for their replicas, over all connections and in one.
     produce_bytes_max: int = 256 * _MIB
     connection_bytes_max: int = 64 * _MIB
+    # The batches of one produce request.
+    socket_request_max_bytes: int = 32 * _MIB
+    # Connections of clients, in all and from one address, and streams in one of them.
+    max_connections: int = 1_000
+    max_connections_per_ip: int = 1_000
+    max_streams_per_connection: int = 2_000
+    # A stream on which nothing is said is closed; one whose client takes nothing is cut off.
+    connections_max_idle_ms: int = 600_000
+    client_stall_timeout_ms: int = 30_000
+    link_stall_timeout_ms: int = 30_000
     # One pushed frame of a replica link, and one response of a fetch stream, gather this much.
     link_frame_bytes: int = 1 * _MIB
     fetch_response_bytes: int = 1 * _MIB
     # How much credit a fetching client can have outstanding.
     fetch_credit_bytes_max: int = 256 * _MIB
+    # Bytes that were read for clients and not yet taken by them, over all streams.
+    fetch_bytes_max: int = 64 * _MIB
     folders: FolderConfig = field(default_factory=FolderConfig)
     log_defaults: LogConfig = field(default_factory=LogConfig)
 

@@ -27,6 +27,8 @@ from tailrace.transport.addresses import split_address
 _INT31_MAX: Final = 2**31 - 1
 _INT63_MAX: Final = 2**63 - 1
 _KIB: Final = 1 << 10
+# A request above the limit is answered as long as it is at most twice as large (transport.rpc).
+_REQUEST_BYTES_MAX: Final = 35 << 20
 _SHOWN_CHARACTERS_MAX: Final = 120
 
 
@@ -181,6 +183,43 @@ _BROKER: Final = (
     _Own(
         "connection.bytes.max", "connection_bytes_max", _Whole(_KIB), "the same for one connection"
     ),
+    _Own(
+        "socket.request.max.bytes",
+        "socket_request_max_bytes",
+        _Whole(_KIB, _REQUEST_BYTES_MAX),
+        "the largest produce request that is taken, in bytes of its batches",
+    ),
+    _Own("max.connections", "max_connections", _Whole(), "connections of clients, in all"),
+    _Own(
+        "max.connections.per.ip",
+        "max_connections_per_ip",
+        _Whole(),
+        "connections of clients from one address",
+    ),
+    _Own(
+        "max.streams.per.connection",
+        "max_streams_per_connection",
+        _Whole(),
+        "calls and streams at a time on one connection; more wait at the client",
+    ),
+    _Own(
+        "connections.max.idle.ms",
+        "connections_max_idle_ms",
+        _Whole(1_000),
+        "a connection, or a stream, on which nothing is said for this long is closed",
+    ),
+    _Own(
+        "client.stall.timeout.ms",
+        "client_stall_timeout_ms",
+        _Whole(100),
+        "a client that takes nothing of what is sent to it for this long is cut off",
+    ),
+    _Own(
+        "link.stall.timeout.ms",
+        "link_stall_timeout_ms",
+        _Whole(100),
+        "the same for a follower; it connects again",
+    ),
     _Own("link.frame.bytes", "link_frame_bytes", _Whole(_KIB), "bytes of one frame to a follower"),
     _Own(
         "fetch.response.bytes",
@@ -193,6 +232,12 @@ _BROKER: Final = (
         "fetch_credit_bytes_max",
         _Whole(_KIB),
         "how far ahead a reader may ask",
+    ),
+    _Own(
+        "fetch.bytes.max",
+        "fetch_bytes_max",
+        _Whole(_KIB),
+        "bytes that were read for clients and that they have not taken yet, over all connections",
     ),
 )
 

@@ -26,6 +26,7 @@ from tailrace.errors import (
     InvalidRequest,
     RequestTimedOut,
     TailraceError,
+    TooManyConnections,
     Unreachable,
 )
 from tailrace.transport.addresses import (
@@ -35,6 +36,7 @@ from tailrace.transport.addresses import (
     resolve,
     split_address,
 )
+from tailrace.transport.limits import Connections, ServerLimits
 from tailrace.transport.rpc import (
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
@@ -89,7 +91,9 @@ R = TypeVar("R")
 class GrpcNetwork:
     """The network of one process. All users of one address share one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ServerLimits | None = None) -> None:
+        """`limits`: those of its servers; without, they let in whatever comes."""
+        self._limits = limits
         self._shared: dict[str, _SharedChannel] = {}
 
     def channel(self, address: str) -> GrpcChannel:
@@ -103,7 +107,7 @@ class GrpcNetwork:
     async def serve(self, address: str, handlers: Mapping[Method[Any, Any], Handler]) -> GrpcServer:
         # gRPC does not say why it cannot listen, but for a line on the console: try before it does.
         (await listening_socket(address)).close()
-        server = GrpcServer(handlers)
+        server = GrpcServer(handlers, self._limits)
         await server.start(address)
         return server
 
@@ -196,11 +200,17 @@ class GrpcChannel:
 class GrpcServer:
     """Serves a mapping of handlers; `start` once, `stop` once."""
 
-    def __init__(self, handlers: Mapping[Method[Any, Any], Handler]) -> None:
+    def __init__(
+        self, handlers: Mapping[Method[Any, Any], Handler], limits: ServerLimits | None = None
+    ) -> None:
         self.address = ""
+        self.connections = Connections(limits) if limits is not None else None
         self._running: dict[asyncio.Task[Any], None] = {}
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((_Handlers(handlers, self._running),))
+        options = dict(_SERVER_OPTIONS) | dict(limits.options() if limits is not None else ())
+        self._server = grpc.aio.server(options=list(options.items()))
+        self._server.add_generic_rpc_handlers(
+            (_Handlers(handlers, self._running, self.connections),)
+        )
 
     async def start(self, address: str) -> None:
         host, _ = split_address(address)
@@ -364,9 +374,13 @@ class _Handlers(grpc.GenericRpcHandler):
     """Finds the handler of a method, and wraps it so that every end is told to the caller."""
 
     def __init__(
-        self, handlers: Mapping[Method[Any, Any], Handler], running: dict[asyncio.Task[Any], None]
+        self,
+        handlers: Mapping[Method[Any, Any], Handler],
+        running: dict[asyncio.Task[Any], None],
+        connections: Connections | None,
     ) -> None:
         self._running = running
+        self._connections = connections
         self._found = {
             method.name: self._wrapped(method, handler) for method, handler in handlers.items()
         }
@@ -396,6 +410,21 @@ class _Handlers(grpc.GenericRpcHandler):
         )
 
     async def _guarded(
+        self, method: Method[Any, Any], context: Any, work: Callable[[Any], Awaitable[Any]]
+    ) -> Any:
+        connections, peer = self._connections, ""
+        if connections is not None and connections.is_counted(method.name):
+            peer = context.peer()
+            refusal = connections.enter(peer)
+            if refusal is not None:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{refusal.code}: {refusal}")
+        try:
+            return await self._run(method, context, work)
+        finally:
+            if connections is not None and peer:
+                connections.leave(peer)
+
+    async def _run(
         self, method: Method[Any, Any], context: Any, work: Callable[[Any], Awaitable[Any]]
     ) -> Any:
         task = asyncio.current_task()
@@ -430,6 +459,8 @@ def _told(address: str, error: grpc.aio.AioRpcError) -> TailraceError:
     if code in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}:
         # No such method, or a message above the limit: it would fail again.
         return InvalidRequest(text)
+    if details.startswith(TooManyConnections.code):
+        return TooManyConnections(text)
     return Unreachable(text)
 
 
