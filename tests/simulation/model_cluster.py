@@ -22,6 +22,7 @@ from tailrace.errors import (
     OffsetOutOfRange,
     Overloaded,
     ProducerFenced,
+    RequestTooLarge,
     TailraceError,
     Truncated,
     UnknownEpoch,
@@ -57,6 +58,8 @@ class Fate(Enum):
     """The stream breaks, and the broker gets to the request only later."""
     REFUSED = auto()
     """Overloaded: nothing is appended."""
+    TOO_LARGE = auto()
+    """More than the broker reads at once: nothing is appended."""
     IGNORED = auto()
     """The broker hangs: no answer, and the stream stays as it is."""
 
@@ -215,6 +218,10 @@ class ModelCluster:
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
         self.problems: list[str] = []
         self.requests = 0
+        # The client ids that produce streams have told.
+        self.clients: list[str] = []
+        self.request_bytes_max = 1 << 40
+        self.retry_after_ms = 0
 
     async def start(self) -> None:
         for number, broker in self.brokers.items():
@@ -343,12 +350,17 @@ class ModelBroker:
             while (request := await stream.recv()) is not None:
                 fate = self.cluster.fate()
                 self.cluster.requests += 1
+                if request.client_id:
+                    self.cluster.clients.append(request.client_id)
                 if fate is Fate.LOST:
                     return
                 if fate is Fate.LATE:
                     late = self._late(request)
                     self.cluster.tasks.spawn("a request that comes late", late)
                     return
+                size = sum(len(part.batches) for part in request.partitions)
+                if size > self.cluster.request_bytes_max:
+                    fate = Fate.TOO_LARGE
                 parts = [self._append(part, fate) for part in request.partitions]
                 if fate is Fate.UNANSWERED:
                     return
@@ -369,7 +381,10 @@ class ModelBroker:
         found: ModelPartition | None = None
         try:
             if fate is Fate.REFUSED:
+                answer.retry_after_ms = self.cluster.retry_after_ms
                 raise Overloaded("too much at the moment")
+            if fate is Fate.TOO_LARGE:
+                raise RequestTooLarge("more than this broker reads at once")
             found = self.find(part.partition, part.topic_id)
             results = found.append(part.batches, broker=self.number, epoch=part.leader_epoch)
         except TailraceError as error:

@@ -86,6 +86,7 @@ class Broker:
         self._registration: Registration | None = None
         self._registering: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
+        self.fetching: FetchService | None = None
         self.metadata = MetadataService()
         self.clients = ClientStreams(
             clock,
@@ -216,7 +217,7 @@ class Broker:
         settings = self._settings
         clients = self.clients
         produce = ProduceService(settings, replicas, self._clock, clients)
-        fetch = FetchService(
+        self.fetching = fetch = FetchService(
             settings, replicas, self._blocking, clock=self._clock, clients=clients
         )
         offsets = OffsetService(replicas)

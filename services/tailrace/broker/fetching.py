@@ -62,9 +62,7 @@ class FetchService:
 
     async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
         client = self._clients.enter("fetch", stream)
-        session = _FetchStream(
-            self._settings, self._replicas, self._blocking, client, self._sluice
-        )
+        session = _FetchStream(self._settings, self._replicas, self._blocking, client, self._sluice)
         try:
             await session.run()
         finally:

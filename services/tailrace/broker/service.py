@@ -257,9 +257,7 @@ class _ProduceStream:
         if request.open == 0:
             self._finish(request)
 
-    def _refuse(
-        self, request: _Request, message: pb.ProduceRequest, error: TailraceError
-    ) -> None:
+    def _refuse(self, request: _Request, message: pb.ProduceRequest, error: TailraceError) -> None:
         """Answer the whole request with one error."""
         retry_after_ms = 0
         if isinstance(error, Overloaded):

@@ -383,7 +383,7 @@ class ProducerCore:
         now_ms = self._clock.monotonic_ms()
         accumulator = self._accumulator
         taken: list[Pending[BatchOutcome]] = []
-        room = self._settings.max_request_size
+        room = sender.request_bytes_max
         gathers_until_ms = sender.gathers_until_ms()
         for partition, queue in list(sender.ready.items()):
             leader, epoch = self._metadata.leader_of(partition)

@@ -14,12 +14,18 @@ from tailrace.client.accumulator import Pending, Queue
 from tailrace.client.delivery import BatchOutcome
 from tailrace.client.settings import ProducerSettings
 from tailrace.clock import Clock
-from tailrace.errors import RequestTimedOut, TailraceError, Unreachable
+from tailrace.errors import (
+    Overloaded,
+    RequestTimedOut,
+    RequestTooLarge,
+    TailraceError,
+    Unreachable,
+)
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.transport.rpc import Network, Stream
-from tailrace.transport.wire import to_partition
+from tailrace.transport.wire import error_code, to_partition
 from tailrace.v1 import broker_pb2 as pb
 
 SUSPECT_MS: Final = 1_500
@@ -32,6 +38,8 @@ GATHER_MS: Final = 3
 ANSWER_MARGIN_MS: Final = 1_000
 
 _ACKS: Final = {0: pb.ACKS_NONE, 1: pb.ACKS_LEADER, -1: pb.ACKS_ALL}
+_TOO_LARGE: Final = error_code(RequestTooLarge.code)
+_OVERLOADED: Final = error_code(Overloaded.code)
 _ProduceStream = Stream[pb.ProduceRequest, pb.ProduceResponse]
 
 
@@ -86,6 +94,8 @@ class Sender:
         self.wake = asyncio.Event()
         # When the producer's clock will wake it, the last time that was asked for.
         self.timer_ms = 0
+        # The batches of one request; less than `max_request_size` when the broker takes less.
+        self.request_bytes_max = settings.max_request_size
         self._port = port
         self._settings = settings
         self._network = network
@@ -95,6 +105,8 @@ class Sender:
         margin_ms = min(ANSWER_MARGIN_MS, self._timeout_ms // 10)
         self._broker_timeout_ms = self._timeout_ms - margin_ms
         self._stream: _ProduceStream | None = None
+        # The stream on which the broker was told who we are.
+        self._known: _ProduceStream | None = None
         self._requests: dict[int, _Request] = {}
         self._last_sent_ms = 0
         self._number = 0
@@ -171,7 +183,7 @@ class Sender:
                 self._port.unanswered(sent, problem)
 
     async def _send_all(self, stream: _ProduceStream) -> None:
-        settings = self._settings
+        settings, is_first = self._settings, stream is not self._known
         self.wake.clear()
         while len(self._requests) < settings.max_in_flight_requests_per_connection:
             batches = self._port.take_for(self)
@@ -184,6 +196,8 @@ class Sender:
             self._sent_any.set()
             await stream.send(
                 pb.ProduceRequest(
+                    # A stream says once who it is.
+                    client_id=settings.client_id if is_first else "",
                     correlation=self._number,
                     acks=self._acks,
                     timeout_ms=self._broker_timeout_ms,
@@ -197,6 +211,7 @@ class Sender:
                     ],
                 )
             )
+            self._known, is_first = stream, False
             if settings.acks_number == 0:
                 self._assume_sent(self._number)
 
@@ -231,7 +246,13 @@ class Sender:
         for sent in request.sent:
             partition = sent.batch.partition
             part = parts.get((partition.topic, partition.partition))
-            if part is None:
+            if part is not None and part.error == _TOO_LARGE and len(request.sent) > 1:
+                # It is the request that was too large: its batches may fit one by one.
+                size = sum(len(each.batch.data) for each in request.sent)
+                self.request_bytes_max = min(self.request_bytes_max, max(size // 2, 1))
+                part.error = _OVERLOADED
+                self._port.answered(sent, part)
+            elif part is None:
                 error = Unreachable(f"broker {self.broker} left {partition} unanswered")
                 self._port.unanswered(sent, error)
             else:

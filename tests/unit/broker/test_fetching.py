@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tailrace.errors import Unreachable
 from tailrace.transport.rpc import Stream
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2 as pb
@@ -271,3 +272,43 @@ async def test_what_is_read_carries_the_tag_of_the_place_that_was_asked_for(trio
     await stream.send(pb.FetchRequest(add=[wrong]))
     part = await one(stream)
     assert (part.tag, code_name(part.error)) == (9, "OFFSET_OUT_OF_RANGE")
+
+
+@simulate
+async def test_data_that_is_not_taken_is_bounded_over_all_streams(trio: Trio) -> None:
+    """Readers that take nothing fill `fetch.bytes.max`; they are cut off, and others go on."""
+    response = 64 << 10
+    await lead_alone(
+        trio,
+        fetch_bytes_max=2 * response,
+        fetch_response_bytes=response,
+        client_stall_timeout_ms=3_000,
+    )
+    for _ in range(40):
+        await trio.produce(batch(1, value=bytes(60 << 10)))
+    stuck = [trio.fetching() for _ in range(6)]
+    for stream in stuck:
+        await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=1 << 30))
+    await asyncio.sleep(1)
+    service = trio.brokers[0].fetching
+    assert service is not None
+    sluice = service._sluice
+    assert sluice.bytes <= 2 * response
+    stream = trio.fetching()
+    await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
+    assert next_offset((await one(stream)).batches) >= 1
+    await trio.until(lambda: trio.heard("client.stall.timeout.ms=3000"))
+    await trio.until(lambda: sluice.bytes == 0)
+
+
+@simulate
+async def test_a_reader_without_credit_is_closed_when_it_is_idle(trio: Trio) -> None:
+    await lead_alone(trio, connections_max_idle_ms=4_000)
+    quiet, reading = trio.fetching(), trio.fetching()
+    await quiet.send(pb.FetchRequest(add=[wanted()], max_wait_ms=100))
+    await reading.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
+    with pytest.raises(Unreachable):
+        await quiet.recv()
+    # One that is told the high watermark now and then is not idle.
+    assert (await one(reading)).high_watermark == 0
+    assert len(trio.brokers[0].clients) == 1

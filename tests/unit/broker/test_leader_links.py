@@ -10,6 +10,7 @@ from tailrace.broker.leader_links import HELLO_TIMEOUT_MS
 from tailrace.errors import Unreachable
 from tailrace.transport.rpc import Link
 from tailrace.transport.wire import code_name, to_partition
+from tailrace.v1 import broker_pb2
 from tailrace.v1 import replica_pb2 as pb
 from unit.broker.trio import CLUSTER_ID, T0, T1, TOPIC_ID, Trio, batch, next_offset, simulate
 
@@ -229,3 +230,20 @@ async def test_a_frame_that_breaks_the_rules_ends_the_link(trio: Trio) -> None:
     link = await trio.follow_by_hand(0)
     await report(link, pb.FollowerPosition())
     assert await ends(link)
+
+
+@simulate
+async def test_a_follower_that_takes_nothing_is_cut_off(trio: Trio) -> None:
+    await lead(trio, link_stall_timeout_ms=2_000)
+    link = await trio.follow_by_hand(0)
+    await report(link, position(0))
+    began_ms = trio.loop.now_ms
+    for _ in range(60):
+        # More than a link holds on its way; the follower reads none of it.
+        await trio.produce(batch(1, value=bytes(200 << 10)), acks=broker_pb2.ACKS_LEADER)
+    await trio.until(lambda: trio.heard("link.stall.timeout.ms=2000"))
+    assert 2_000 <= trio.loop.now_ms - began_ms < 6_000
+    # It connects again and is served.
+    link = await trio.follow_by_hand(0)
+    await report(link, position(0))
+    assert (await pushed(link))[0].base_offset == 0

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.errors import RequestTimedOut
+from tailrace.errors import RequestTimedOut, Unreachable
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2 as pb
@@ -170,6 +170,75 @@ async def test_a_stream_with_much_in_flight_is_not_read_on(trio: Trio) -> None:
         assert answer is not None
         assert answer.correlation == number
     assert trio.hosted(0).log.log_end == 6
+
+
+@simulate
+async def test_a_request_that_is_too_large_is_answered(trio: Trio) -> None:
+    size = len(batch())
+    await trio.start(socket_request_max_bytes=size)
+    await trio.lead(0, 0)
+    await trio.lead(0, 0, partition=T1)
+    stream = trio.producing()
+    await stream.send(pb.ProduceRequest(correlation=1, partitions=[part(), part(1)]))
+    await stream.send(pb.ProduceRequest(correlation=2, partitions=[part()]))
+    answers = {}
+    for _ in range(2):
+        answer = await stream.recv()
+        assert answer is not None
+        answers[answer.correlation] = [code_name(each.error) for each in answer.partitions]
+    assert answers == {1: ["REQUEST_TOO_LARGE"] * 2, 2: [""]}
+
+
+@simulate
+async def test_a_client_that_ignores_the_hint_slows_down_itself(trio: Trio) -> None:
+    size = len(batch())
+    await trio.start(0, produce_bytes_max=size)
+    await trio.lead(0, 0)
+    first = trio.producing()
+    await first.send(pb.ProduceRequest(correlation=1, timeout_ms=3_000, partitions=[part()]))
+    await asyncio.sleep(0.1)
+    hasty, begun_ms, hint_ms = trio.producing(), trio.loop.now_ms, 0
+    for number in range(10):
+        await hasty.send(pb.ProduceRequest(correlation=number, partitions=[part()]))
+        answer = await hasty.recv()
+        assert answer is not None
+        assert code_name(answer.partitions[0].error) == "OVERLOADED"
+        hint_ms = answer.partitions[0].retry_after_ms
+    assert hint_ms > 0
+    assert trio.loop.now_ms - begun_ms >= 9 * (hint_ms // 2)
+
+
+@simulate
+async def test_a_client_that_does_not_take_its_answers_is_cut_off(trio: Trio) -> None:
+    await trio.start(client_stall_timeout_ms=2_000)
+    await trio.lead(0, 0)
+    stream = trio.producing()
+
+    async def send_for_ever() -> None:
+        # Answers pile up, then requests do, then the stream is cut.
+        async with asyncio.timeout(60):
+            while True:
+                await stream.send(pb.ProduceRequest(correlation=1, partitions=[part()]))
+
+    with pytest.raises(Unreachable):
+        await send_for_ever()
+    assert trio.heard("client.stall.timeout.ms=2000")
+    assert len(trio.brokers[0].clients) == 0
+    assert not (await trio.produce()).error
+
+
+@simulate
+async def test_an_idle_stream_is_closed(trio: Trio) -> None:
+    await trio.start(connections_max_idle_ms=5_000)
+    await trio.lead(0, 0)
+    stream = trio.producing()
+    await stream.send(pb.ProduceRequest(correlation=1, partitions=[part()]))
+    assert await stream.recv() is not None
+    begun_ms = trio.loop.now_ms
+    with pytest.raises(Unreachable):
+        await stream.recv()
+    assert 5_000 <= trio.loop.now_ms - begun_ms < 10_000
+    assert trio.heard("connections.max.idle.ms=5000")
 
 
 @simulate

@@ -22,6 +22,7 @@ from tailrace.errors import (
     OutOfOrderSequence,
     Overloaded,
     ProducerFenced,
+    RequestTooLarge,
     StoreUnavailable,
     UnknownTopic,
     Unreachable,
@@ -417,6 +418,45 @@ def test_large_batches_are_cut_for_a_topic_that_wants_small_ones(simulate: Any) 
         with pytest.raises(BatchTooLarge):
             await (await producer.send("t", bytes(5_000)))
         assert (await (await producer.send("t", b"after"))).offset == 40
+        await producer.close()
+
+    simulate(main)
+
+
+def test_a_broker_that_takes_small_requests_gets_small_ones(simulate: Any) -> None:
+    """What fits alone goes alone, larger batches are cut, a record that is too large fails."""
+
+    async def main(world: Any) -> None:
+        cluster = world.cluster
+        cluster.create("t", 6)
+        cluster.request_bytes_max = 3_000
+        producer = world.producer(linger_ms=5, client_id="me")
+        single = [await producer.send("t", bytes(1_500), partition=n) for n in range(6)]
+        many = [await producer.send("t", bytes(500), partition=0) for _ in range(20)]
+        await producer.flush()
+        assert [each.result().offset for each in single] == [0] * 6
+        assert [each.result().offset for each in many] == list(range(1, 21))
+        with pytest.raises(RequestTooLarge):
+            await (await producer.send("t", bytes(5_000), partition=1))
+        assert (await (await producer.send("t", b"after", partition=1))).offset == 1
+        assert set(cluster.clients) == {"me"}
+        await producer.close()
+
+    simulate(main)
+
+
+def test_a_hint_to_wait_is_honoured(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t")
+        world.cluster.fate = lambda: Fate.REFUSED
+        world.cluster.retry_after_ms = 10_000
+        producer = world.producer(retry_backoff_ms=1, retry_backoff_max_ms=10)
+        delivery = await producer.send("t", b"1")
+        await asyncio.sleep(9)
+        assert world.cluster.requests == 1
+        world.cluster.fate = lambda: Fate.SERVED
+        await asyncio.sleep(2)
+        assert (world.cluster.requests, delivery.result().offset) == (2, 0)
         await producer.close()
 
     simulate(main)

@@ -11,9 +11,16 @@ import warnings
 import pytest
 
 from simulation.transport_contract import COUNT, ECHO, TALK, Talk
-from tailrace.errors import AddressInUse, InvalidConfig, InvalidRequest, Unreachable
+from tailrace.errors import (
+    AddressInUse,
+    InvalidConfig,
+    InvalidRequest,
+    TooManyConnections,
+    Unreachable,
+)
 from tailrace.transport import grpc_network
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.limits import SPARE_CONNECTIONS, ServerLimits
 from tailrace.transport.methods import CONTROL_STOP_REPLICA
 from tailrace.transport.rpc import MESSAGE_BYTES_MAX, Probe
 from tailrace.v1 import common_pb2, control_pb2
@@ -229,3 +236,78 @@ def test_a_loop_that_ends_with_everything_open_is_quiet(
         gc.collect()
     assert caplog.records == []
     assert "Task" not in capfd.readouterr().err
+
+
+async def test_connections_are_limited_in_all_and_by_address() -> None:
+    async def hello(stream: Talk) -> None:
+        await stream.send(b"hello")
+        await stream.recv()
+
+    limits = ServerLimits(connections_max=3, connections_per_ip_max=2, exempt=(COUNT.name,))
+    serving = GrpcNetwork(limits)
+    server = await serving.serve("127.0.0.1:0", {ECHO: echo, TALK: hello, COUNT: hello_counted})
+    networks = [GrpcNetwork() for _ in range(3)]
+    channels = [each.channel(server.address) for each in networks]
+    streams = [channel.open(TALK) for channel in channels[:2]]
+    assert [await stream.recv() for stream in streams] == [b"hello", b"hello"]
+    with pytest.raises(TooManyConnections, match=r"max\.connections\.per\.ip=2"):
+        await channels[2].open(TALK).recv()
+    with pytest.raises(TooManyConnections):
+        await channels[2].call(ECHO, b"", timeout_ms=5_000)
+    # The control plane always gets through, and connections that are in go on.
+    assert await channels[2].open(COUNT, b"").recv() == b"1"
+    assert await channels[0].call(ECHO, b"more", timeout_ms=5_000) == b"more"
+    streams[0].cancel()
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert await channels[2].call(ECHO, b"now", timeout_ms=5_000) == b"now"
+                break
+            except TooManyConnections:
+                await asyncio.sleep(0.01)
+    for each in networks:
+        await each.close()
+    await server.stop(grace_ms=0)
+
+
+async def hello_counted(_: bytes, stream: Talk) -> None:
+    await stream.send(b"1")
+
+
+async def test_connections_far_beyond_the_limit_are_closed_by_the_server() -> None:
+    """gRPC itself closes what comes after the spare ones; those that are in go on."""
+    serving = GrpcNetwork(ServerLimits(connections_max=1))
+    server = await serving.serve("127.0.0.1:0", {ECHO: echo})
+    host, _, port = server.address.rpartition(":")
+    sockets = [socket.create_connection((host, int(port))) for _ in range(SPARE_CONNECTIONS + 40)]
+    closed = 0
+    async with asyncio.timeout(10):
+        while closed < 30:
+            await asyncio.sleep(0.05)
+            closed = sum(_is_closed(each) for each in sockets)
+    for each in sockets:
+        each.close()
+    await server.stop(grace_ms=0)
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(4_096, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+async def test_a_request_above_the_limit_is_told_from_one_that_is_absurd() -> None:
+    serving = GrpcNetwork(ServerLimits(request_bytes_max=1 << 20))
+    server = await serving.serve("127.0.0.1:0", {ECHO: echo})
+    network = GrpcNetwork()
+    channel = network.channel(server.address)
+    large = bytes(2 << 20)
+    assert await channel.call(ECHO, large, timeout_ms=5_000) == large
+    with pytest.raises(InvalidRequest, match="RESOURCE_EXHAUSTED"):
+        await channel.call(ECHO, bytes(4 << 20), timeout_ms=5_000)
+    await network.close()
+    await server.stop(grace_ms=0)
