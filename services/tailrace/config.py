@@ -120,6 +120,54 @@ class FolderConfig:
         return _written(self, _FOLDER_SETTINGS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveConfig:
+    """What can be changed at a broker while it runs, besides the defaults of its logs."""
+
+    # Bytes a second that a leader pushes, in all, to replicas that a reassignment adds.
+    replication_throttled_rate: int = UNLIMITED
+
+    def __post_init__(self) -> None:
+        _require_allowed(self, _LIVE_SETTINGS)
+
+    def settings(self) -> dict[str, str]:
+        return _written(self, _LIVE_SETTINGS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """The quotas of a client: what each broker lets it have. -1 (UNLIMITED): no limit."""
+
+    producer_byte_rate: int = UNLIMITED
+    consumer_byte_rate: int = UNLIMITED
+    request_rate: int = UNLIMITED
+
+    def __post_init__(self) -> None:
+        _require_allowed(self, _CLIENT_SETTINGS)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, str], base: ClientConfig | None = None
+    ) -> ClientConfig:
+        """Return `base` (no limits) with `settings` applied; InvalidConfig when one is bad."""
+        return _changed(base or cls(), _read(settings, _CLIENT_SETTINGS))
+
+    def settings(self) -> dict[str, str]:
+        return _written(self, _CLIENT_SETTINGS)
+
+
+def live_configs(
+    settings: Mapping[str, str], log_base: LogConfig | None = None
+) -> tuple[LiveConfig, LogConfig]:
+    """Split a broker's live settings into its own and its logs' defaults, applied to the base."""
+    values = _read(settings, _LIVE_SETTINGS + _LOG_SETTINGS)
+    own = {setting.field for setting in _LIVE_SETTINGS}
+    return (
+        _changed(LiveConfig(), {name: values[name] for name in values if name in own}),
+        _changed(log_base or LogConfig(), {n: values[n] for n in values if n not in own}),
+    )
+
+
 def broker_configs(settings: Mapping[str, str]) -> tuple[FolderConfig, LogConfig]:
     """Split the settings of a broker into those of its folders and its logs' defaults."""
     values = _read(settings, _FOLDER_SETTINGS + _LOG_SETTINGS)
@@ -142,15 +190,17 @@ class SettingFacts(NamedTuple):
 def broker_setting_facts() -> tuple[SettingFacts, ...]:
     """All settings that `broker_configs` takes, those of the folders first."""
     defaults = {**FolderConfig().settings(), **LogConfig().settings()}
-    return tuple(
-        SettingFacts(
-            setting.name,
-            tuple(alias.name for alias in setting.aliases),
-            str(setting.domain),
-            defaults[setting.name],
-        )
-        for setting in _FOLDER_SETTINGS + _LOG_SETTINGS
-    )
+    return _facts(_FOLDER_SETTINGS + _LOG_SETTINGS, defaults)
+
+
+def live_setting_facts() -> tuple[SettingFacts, ...]:
+    """All settings that `live_configs` takes."""
+    return (*_facts(_LIVE_SETTINGS, LiveConfig().settings()), *log_setting_facts())
+
+
+def client_setting_facts() -> tuple[SettingFacts, ...]:
+    """All settings of clients."""
+    return _facts(_CLIENT_SETTINGS, ClientConfig().settings())
 
 
 def log_setting_facts() -> tuple[SettingFacts, ...]:
@@ -376,6 +426,33 @@ _FOLDER_SETTINGS: Final = (
 )
 
 
+_LIVE_SETTINGS: Final = (
+    _Setting(
+        "leader.replication.throttled.rate",
+        "replication_throttled_rate",
+        _Whole(_KIB, _INT64_MAX, unlimited=True),
+    ),
+)
+
+_CLIENT_SETTINGS: Final = (
+    _Setting("producer_byte_rate", "producer_byte_rate", _Whole(1, _INT64_MAX, unlimited=True)),
+    _Setting("consumer_byte_rate", "consumer_byte_rate", _Whole(1, _INT64_MAX, unlimited=True)),
+    _Setting("request_rate", "request_rate", _Whole(1, _INT64_MAX, unlimited=True)),
+)
+
+
+def _facts(known: tuple[_Setting, ...], defaults: Mapping[str, str]) -> tuple[SettingFacts, ...]:
+    return tuple(
+        SettingFacts(
+            setting.name,
+            tuple(alias.name for alias in setting.aliases),
+            str(setting.domain),
+            defaults[setting.name],
+        )
+        for setting in known
+    )
+
+
 def _read(settings: Mapping[str, str], known: tuple[_Setting, ...]) -> dict[str, object]:
     """Return the values of the fields that `settings` names."""
     names = {
@@ -413,14 +490,14 @@ def _changed(config: C, values: Mapping[str, object]) -> C:
     return replace(config, **values)
 
 
-def _require_allowed(config: LogConfig | FolderConfig, known: tuple[_Setting, ...]) -> None:
+def _require_allowed(config: _Dataclass, known: tuple[_Setting, ...]) -> None:
     for setting in known:
         value = getattr(config, setting.field)
         if not setting.domain.allows(value):
             raise InvalidConfig(_refusal(setting.name, value, setting.domain))
 
 
-def _written(config: LogConfig | FolderConfig, known: tuple[_Setting, ...]) -> dict[str, str]:
+def _written(config: _Dataclass, known: tuple[_Setting, ...]) -> dict[str, str]:
     return {setting.name: _text(getattr(config, setting.field)) for setting in known}
 
 

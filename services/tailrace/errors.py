@@ -362,6 +362,43 @@ class InvalidTimestamp(TailraceError):
     code = "INVALID_TIMESTAMP"
 
 
+class ReassignmentInProgress(TailraceError):
+    """The partition is being reassigned already: wait for it, or cancel it."""
+
+    code = "REASSIGNMENT_IN_PROGRESS"
+
+
+class NoReassignment(TailraceError):
+    """The partition is not being reassigned."""
+
+    code = "NO_REASSIGNMENT"
+
+
+class UnknownBroker(TailraceError):
+    """There is no such broker, or it is not there now."""
+
+    code = "UNKNOWN_BROKER"
+
+
+class InvalidAssignment(TailraceError):
+    """The replicas that were asked for cannot be: unknown or doubled brokers, too few, too many."""
+
+    code = "INVALID_ASSIGNMENT"
+
+
+class ElectionNotNeeded(TailraceError):
+    """The partition has the leader that it should have."""
+
+    code = "ELECTION_NOT_NEEDED"
+
+
+class LeaderNotAvailable(TailraceError):
+    """The replica that should lead cannot: it is not in sync, not there, or may not lead."""
+
+    code = "LEADER_NOT_AVAILABLE"
+    retriable = True
+
+
 class NotCoordinator(TailraceError):
     """This coordinator does not own the group's shard (any more)."""
 

@@ -13,11 +13,16 @@ from tailrace.config import (
     LOG_DIRS_MAX,
     UNLIMITED,
     CleanupPolicy,
+    ClientConfig,
     Flush,
     FolderConfig,
+    LiveConfig,
     LogConfig,
     TimestampType,
     broker_configs,
+    client_setting_facts,
+    live_configs,
+    live_setting_facts,
 )
 from tailrace.errors import InvalidConfig
 
@@ -293,3 +298,32 @@ def test_any_text_is_a_good_config_or_one_error(text: str, name: str) -> None:
     except InvalidConfig:
         return
     assert LogConfig.from_settings(config.settings()) == config
+
+
+def test_live_settings_are_split_into_the_brokers_own_and_those_of_its_logs() -> None:
+    live, logs = live_configs(
+        {"leader.replication.throttled.rate": "2048", "log.retention.hours": "1"},
+        LogConfig(segment_bytes=4_096),
+    )
+    assert live == LiveConfig(replication_throttled_rate=2_048)
+    assert logs == LogConfig(segment_bytes=4_096, retention_ms=3_600_000)
+    for wrong in ({"leader.replication.throttled.rate": "5"}, {"log.dirs": "/data"}):
+        with pytest.raises(InvalidConfig):
+            live_configs(wrong)
+
+
+def test_quotas_of_clients() -> None:
+    base = ClientConfig(producer_byte_rate=10, request_rate=5)
+    found = ClientConfig.from_settings({"request_rate": "-1"}, base)
+    assert found == ClientConfig(producer_byte_rate=10)
+    assert ClientConfig.from_settings(found.settings()) == found
+    for wrong in ("0", "-2", "many", "1.5"):
+        with pytest.raises(InvalidConfig):
+            ClientConfig.from_settings({"consumer_byte_rate": wrong})
+
+
+def test_what_people_are_told_of_live_settings_and_quotas() -> None:
+    names = [each.name for each in live_setting_facts()]
+    assert "leader.replication.throttled.rate" in names
+    assert "retention.ms" in names
+    assert [each.default for each in client_setting_facts()] == ["-1", "-1", "-1"]

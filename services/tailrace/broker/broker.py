@@ -16,6 +16,7 @@ from typing import Final
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
 from tailrace.broker.fetching import FetchService
+from tailrace.broker.live import LiveSettings
 from tailrace.broker.registration import Registration
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
@@ -94,6 +95,7 @@ class Broker:
             idle_max_ms=settings.connections_max_idle_ms,
             say=say,
         )
+        self.live = LiveSettings(settings.log_defaults, say)
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self.address = ""
@@ -225,6 +227,7 @@ class Broker:
             settings.broker_id,
             replicas,
             self.metadata,
+            self.live,
             epoch=lambda: self.epoch,
             draining=lambda: self._draining,
             health_interval_ms=settings.health_interval_ms,
@@ -240,6 +243,7 @@ class Broker:
                 methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr,
                 methods.CONTROL_STOP_REPLICA: control.stop_replica,
                 methods.CONTROL_UPDATE_METADATA: control.update_metadata,
+                methods.CONTROL_UPDATE_SETTINGS: control.update_settings,
             },
         )
         link_server = await links.listen(settings.link_listen, replicas.accept)

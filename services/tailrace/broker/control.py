@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tailrace.broker.live import LiveSettings
 from tailrace.broker.replicas import ReplicaOrder, Replicas
 from tailrace.broker.service import MetadataService
 from tailrace.errors import StaleBroker, StaleController, TailraceError, Unreachable
@@ -27,6 +28,7 @@ class ControlService:
         broker_id: int,
         replicas: Replicas,
         metadata: MetadataService,
+        live: LiveSettings,
         *,
         epoch: Callable[[], int | None],
         draining: Callable[[], bool],
@@ -35,6 +37,7 @@ class ControlService:
         self._broker_id = broker_id
         self._replicas = replicas
         self._metadata = metadata
+        self._live = live
         self._epoch = epoch
         self._draining = draining
         self._health_interval_ms = health_interval_ms
@@ -105,6 +108,14 @@ class ControlService:
             return pb.UpdateMetadataResponse(error=error_code(problem.code), message=str(problem))
         self._metadata.update(request.metadata)
         return pb.UpdateMetadataResponse()
+
+    async def update_settings(self, request: pb.UpdateSettingsRequest) -> pb.UpdateSettingsResponse:
+        problem = self._problem(request.header)
+        if problem is not None:
+            return pb.UpdateSettingsResponse(error=error_code(problem.code), message=str(problem))
+        clients = {each.client_id: dict(each.settings) for each in request.clients}
+        self._live.update(dict(request.broker), clients)
+        return pb.UpdateSettingsResponse()
 
     def _problem(self, header: pb.OrderHeader) -> TailraceError | None:
         """Why an order must not be obeyed; a newer controller is remembered."""

@@ -19,12 +19,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tailrace.clock import Clock
+from tailrace.controller.admin_service import Reign
 from tailrace.controller.facts import Term
 from tailrace.controller.health import is_refused
 from tailrace.controller.producers import ProducerIds
 from tailrace.controller.reconciler import Reconciler
 from tailrace.controller.retries import Backoff
-from tailrace.controller.service import ControllerService, Reign
+from tailrace.controller.service import ControllerService
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import (
     CorruptCheckpoint,

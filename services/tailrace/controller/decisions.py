@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from tailrace.controller.administration import add_partitions, change_config, cordon
 from tailrace.controller.facts import (
+    AdminEvent,
     ClusterChanged,
+    ConfigRequested,
+    CordonRequested,
     Decision,
     DeletionRequested,
     Event,
     Facts,
     FenceRequested,
+    PartitionsRequested,
     ReplicasStopped,
     TopicRequested,
     Transaction,
@@ -25,7 +30,7 @@ from tailrace.controller.partitions import (
     PARTITIONS_PER_TXN,
     is_admitted,
     is_controller,
-    is_draining,
+    is_usable,
     partition_transactions,
 )
 from tailrace.controller.placement import place, placement_order
@@ -55,6 +60,11 @@ from tailrace.model import TopicPartition
 
 def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> Decision:
     """Say what is to be done. The same image, event, facts and time give the same decision."""
+    if isinstance(event, AdminEvent):
+        try:
+            return _administer(image, event, facts, now_ms)
+        except TailraceError as error:
+            return Decision(error=error)
     match event:
         case ClusterChanged():
             return _cluster_changed(image, facts, now_ms)
@@ -66,6 +76,18 @@ def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> D
             return _replicas_stopped(image, event.name, facts)
         case FenceRequested():
             return _fence_requested(image, event, facts)
+        case _:
+            assert_never(event)
+
+
+def _administer(image: ClusterImage, event: AdminEvent, facts: Facts, now_ms: int) -> Decision:
+    match event:
+        case ConfigRequested():
+            return change_config(image, event, facts)
+        case PartitionsRequested():
+            return add_partitions(image, event, facts)
+        case CordonRequested():
+            return cordon(image, event, facts, now_ms=now_ms)
         case _:
             assert_never(event)
 
@@ -106,7 +128,7 @@ def _new_topic(image: ClusterImage, event: TopicRequested, facts: Facts) -> Topi
     usable = {
         each: live.registration.rack
         for each, live in image.brokers.items()
-        if not is_draining(live, facts)
+        if is_usable(image, live, facts)
     }
     default = max(1, min(event.default_replication_factor, len(usable)))
     replication_factor = event.replication_factor or default

@@ -45,7 +45,8 @@ class UncleanRecovery(Enum):
 class Brokers:
     """What an election needs to know of the brokers.
 
-    `live`: registered. `draining`: live, and wants to stop. `spared`: not registered, but alive as
+    `live`: registered. `draining`: live, and not to lead while another can, because it wants to
+    stop or because somebody said so (`cordoned`). `spared`: not registered, but alive as
     far as can be told: it keeps what it has and is given nothing new. `lost_tail`: live, but what
     it has on its disk is not all that it had.
     """
@@ -54,6 +55,7 @@ class Brokers:
     draining: Collection[BrokerId] = ()
     lost_tail: Collection[BrokerId] = ()
     spared: Collection[BrokerId] = ()
+    cordoned: Collection[BrokerId] = ()
 
     def is_present(self, broker: BrokerId) -> bool:
         return broker in self.live or broker in self.spared
@@ -247,6 +249,8 @@ def _verdict(broker: BrokerId, chosen: BrokerId, brokers: Brokers) -> str:
         return "answers, but is not registered"
     if broker not in brokers.live:
         return "not registered"
+    if broker in brokers.cordoned:
+        return "cordoned"
     if broker in brokers.draining:
         return "shutting down"
     return "not taken"

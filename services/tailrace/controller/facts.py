@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from tailrace.config import LogConfig
@@ -69,6 +70,8 @@ class Decision:
     # Brokers that may be admitted: nothing that they may have lost counts any more.
     admissions: tuple[LiveBroker, ...] = ()
     record: TopicRecord | None = None
+    # The settings as they are after the change.
+    config: Mapping[str, str] | None = None
     error: TailraceError | None = None
 
 
@@ -117,6 +120,48 @@ class FenceRequested:
     epoch: int
 
 
+class ConfigKind(Enum):
+    """What a setting belongs to."""
+
+    TOPIC = "topic"
+    BROKER = "broker"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRequested:
+    """Somebody wants settings of a topic, a broker or a client to change."""
+
+    kind: ConfigKind
+    name: str
+    changed: Mapping[str, str] = field(default_factory=dict)
+    unset: Collection[str] = ()
+    log_defaults: LogConfig = field(default_factory=LogConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsRequested:
+    """Somebody wants a topic to have this many partitions."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonRequested:
+    """Somebody wants a broker to get nothing new, or wants to end that."""
+
+    broker_id: BrokerId
+    cordon: bool
+    reason: str = ""
+
+
+AdminEvent: TypeAlias = ConfigRequested | PartitionsRequested | CordonRequested
 Event: TypeAlias = (
-    ClusterChanged | TopicRequested | DeletionRequested | ReplicasStopped | FenceRequested
+    ClusterChanged
+    | TopicRequested
+    | DeletionRequested
+    | ReplicasStopped
+    | FenceRequested
+    | AdminEvent
 )

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tailrace.meta.image import ClusterImage, LiveBroker, StoredState, StoredTopic
-from tailrace.meta.keys import NO_BROKER
+from tailrace.meta.keys import DEFAULT_CONFIG, NO_BROKER
 from tailrace.model import BrokerId, TopicPartition
 from tailrace.transport.addresses import join_address
 from tailrace.transport.wire import PartitionOrder, endpoint_of, to_endpoint
 from tailrace.v1 import common_pb2 as pb
+from tailrace.v1 import control_pb2
 
 
 def link_address(live: LiveBroker) -> str:
@@ -37,6 +38,22 @@ def order_for(
         revision=stored.revision,
         leader_link=leader_link,
         config=record.config,
+    )
+
+
+def settings_for(image: ClusterImage, broker: BrokerId) -> control_pb2.UpdateSettingsRequest:
+    """The settings that a broker is told, without the header."""
+    own = [image.broker_configs.get(name) for name in (DEFAULT_CONFIG, str(broker))]
+    settings: dict[str, str] = {}
+    for stored in own:
+        if stored is not None:
+            settings.update(stored.record.settings)
+    return control_pb2.UpdateSettingsRequest(
+        broker=settings,
+        clients=[
+            control_pb2.ClientSettings(client_id=name, settings=stored.record.settings)
+            for name, stored in sorted(image.client_configs.items())
+        ],
     )
 
 

@@ -2,7 +2,7 @@
 
 What a broker is to do is a function of the image; a sender holds the part for one life of one
 broker, tells all of it once (`full`), then what changed, and tells again until it was heard. Many
-changes while a call is under way go out as one. Three loops for each broker, so that neither a slow
+changes while a call is under way go out as one. Four loops for each broker, so that neither a slow
 deletion nor a large picture holds up a change of leader.
 
 Invariant: an order that was replaced by a newer one of the same topic is never sent after it.
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tailrace.controller.facts import Term
 from tailrace.controller.health import broker_address
-from tailrace.controller.messages import Painter, link_address, order_for
+from tailrace.controller.messages import Painter, link_address, order_for, settings_for
 from tailrace.controller.partitions import is_admitted
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
@@ -29,6 +29,7 @@ from tailrace.transport.methods import (
     CONTROL_LEADER_AND_ISR,
     CONTROL_STOP_REPLICA,
     CONTROL_UPDATE_METADATA,
+    CONTROL_UPDATE_SETTINGS,
 )
 from tailrace.transport.rpc import Network
 from tailrace.transport.wire import (
@@ -116,6 +117,12 @@ class Orders:
                 self._update_topic(name, old, image, moved)
         for sender in new_senders:
             self._fill(sender)
+        same_settings = (
+            image.broker_configs is old.broker_configs
+            and image.client_configs is old.client_configs
+        )
+        for sender in new_senders if same_settings else self._senders.values():
+            sender.configure(settings_for(image, sender.live.registration.broker_id))
         self._repaint.set()
 
     def pause(self) -> None:
@@ -315,10 +322,14 @@ class Sender:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._picture_wake = asyncio.Event()
+        self._told_settings: control_pb2.UpdateSettingsRequest | None = None
+        self._settings_now = control_pb2.UpdateSettingsRequest()
+        self._settings_wake = asyncio.Event()
         loops = (
             ("orders", self._order_wake, self._tell_orders),
             ("deletions", self._stop_wake, self._tell_stops),
             ("picture", self._picture_wake, self._tell_picture),
+            ("settings", self._settings_wake, self._tell_settings),
         )
         self._loops = [
             tasks.spawn(f"{name} for broker {self._broker}", self._loop(name, wake, step))
@@ -355,6 +366,12 @@ class Sender:
     def show(self, picture: common_pb2.ClusterMetadata) -> None:
         self._picture = picture
         self._picture_wake.set()
+
+    def configure(self, settings: control_pb2.UpdateSettingsRequest) -> None:
+        """Tell the settings, unless they are those that were told last."""
+        self._settings_now = settings
+        if settings != self._told_settings:
+            self._settings_wake.set()
 
     def close(self) -> None:
         """This life of the broker is over."""
@@ -497,6 +514,18 @@ class Sender:
         if self._picture is picture:
             self._picture = None
         return True
+
+    async def _tell_settings(self) -> bool:
+        settings = self._settings_now
+        request = control_pb2.UpdateSettingsRequest(
+            header=self._header, broker=settings.broker, clients=settings.clients
+        )
+        response = await self.channel.call(
+            CONTROL_UPDATE_SETTINGS, request, timeout_ms=self._settings.order_timeout_ms
+        )
+        _raise(error_of(response.error, response.message))
+        self._told_settings = settings
+        return self._settings_now is settings
 
 
 def _raise(error: TailraceError | None) -> None:

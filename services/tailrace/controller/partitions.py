@@ -79,6 +79,11 @@ def is_draining(live: LiveBroker, facts: Facts) -> bool:
     return registration.draining or facts.draining.get(registration.broker_id) == live.epoch
 
 
+def is_usable(image: ClusterImage, live: LiveBroker, facts: Facts) -> bool:
+    """Whether new replicas may be put there."""
+    return live.registration.broker_id not in image.cordons and not is_draining(live, facts)
+
+
 def read_history(key: str, data: bytes | None) -> PartitionHistory:
     """The stored history, or an empty one where there is none that can be read."""
     if data is None:
@@ -183,7 +188,8 @@ def _changes(
             leader_lost_records=_lacks_records(image, case.stored),
         )
         if outcome is not None:
-            yield _Change(case, outcome, _cause(case, case.stored.state, outcome, facts, now_ms))
+            cause = _cause(case, case.stored.state, outcome, image, facts, now_ms)
+            yield _Change(case, outcome, cause)
 
 
 def _lacks_records(image: ClusterImage, stored: StoredState) -> bool:
@@ -209,7 +215,12 @@ def _is_settled(state: PartitionState, view: _View) -> bool:
 
 
 def _cause(
-    case: _Case, state: PartitionState, outcome: Outcome, facts: Facts, now_ms: int
+    case: _Case,
+    state: PartitionState,
+    outcome: Outcome,
+    image: ClusterImage,
+    facts: Facts,
+    now_ms: int,
 ) -> Cause | None:
     """What made a change of leader necessary: the old one, else the new one. None: it is none."""
     if outcome.state.leader_epoch == state.leader_epoch:
@@ -218,6 +229,10 @@ def _cause(
     failure = facts.failed.get(case.partition, {}).get(subject)
     if failure is not None:
         return Cause(f"broker {subject} cannot serve its replica: {failure.reason}", now_ms)
+    cordon = image.cordons.get(subject)
+    if cordon is not None and subject in outcome.state.isr and subject != outcome.state.leader:
+        why = cordon.record.reason or "no reason given"
+        return Cause(f"broker {subject} is cordoned: {why}", cordon.record.since_ms)
     known = facts.causes.get(subject)
     return known if known is not None else Cause(f"broker {subject} has changed", now_ms)
 
@@ -238,7 +253,10 @@ class _Views:
         self.has_failures = bool(facts.failed)
         brokers = image.brokers
         live = dict.fromkeys(sorted(brokers))
-        draining = {each: None for each in live if is_draining(brokers[each], facts)}
+        cordoned = [each for each in live if each in image.cordons]
+        leaving = {each: None for each in live if is_draining(brokers[each], facts)}
+        # Neither leads while another can.
+        draining = {**leaving, **dict.fromkeys(cordoned)}
         # Who has another disk than before has lost all; who lost its tail, only what no disk had.
         blank = [
             each
@@ -251,6 +269,7 @@ class _Views:
             syncs_first: Brokers(
                 live=live,
                 draining=draining,
+                cordoned=cordoned,
                 lost_tail=dict.fromkeys(blank if syncs_first else [*blank, *tail_lost]),
                 spared=[each for each in facts.spared if each not in brokers],
             )
@@ -283,6 +302,7 @@ def _without(brokers: Brokers, failed: Mapping[BrokerId, ReplicaFailure]) -> Bro
     return Brokers(
         live=[each for each in brokers.live if each not in away],
         draining=brokers.draining,
+        cordoned=brokers.cordoned,
         lost_tail=[*brokers.lost_tail, *damaged],
         spared=[each for each in brokers.spared if each not in failed],
     )

@@ -20,11 +20,14 @@ from typing import Final
 from tailrace.clock import Clock
 from tailrace.controller.decisions import decide
 from tailrace.controller.facts import (
+    AdminEvent,
     Cause,
     ClusterChanged,
+    Decision,
     DeletionRequested,
     Facts,
     FenceRequested,
+    PartitionsRequested,
     ReplicasStopped,
     Term,
     TopicRequested,
@@ -178,6 +181,30 @@ class Reconciler:
     async def delete_topic(self, event: DeletionRequested) -> None:
         """Mark a topic for deletion; the rest follows."""
         await self._requests.ask(lambda check_wanted: self._perform(event, check_wanted))
+
+    async def administer(self, event: AdminEvent, *, validate_only: bool = False) -> Decision:
+        """Have something changed as an administrator wants it, and give what was decided."""
+        return await self._requests.ask(
+            lambda check_wanted: self._administer(event, validate_only, check_wanted)
+        )
+
+    async def add_partitions(
+        self, event: PartitionsRequested, *, validate_only: bool = False
+    ) -> TopicRecord:
+        """Give a topic more partitions, states and leaders included."""
+        decision = await self.administer(event, validate_only=validate_only)
+        if decision.record is None:
+            raise InvariantViolation(f"partitions of {event.name!r} were neither refused nor made")
+        if not validate_only:
+            count = len(decision.record.assignment)
+            await self._ledger.until(lambda: len(self.image.states.get(event.name, {})) >= count)
+            await self._orders.settle()
+        return decision.record
+
+    async def look(self) -> ClusterImage:
+        """The image, once there is one that all requests before this one had a part in."""
+        await self._requests.ask(_take_turn)
+        return self.image
 
     async def fence(self, broker_id: BrokerId, epoch: int, reason: str) -> None:
         """Take a broker's registration away: somebody knows that it is gone."""
@@ -384,6 +411,24 @@ class Reconciler:
                 if not await self._ledger.commit(transaction):
                     break
 
+    async def _administer(
+        self, event: AdminEvent, validate_only: bool, check_wanted: Wanted
+    ) -> Decision:
+        """As `_perform`, but gives the first decision: the later ones find that all is done."""
+        first: Decision | None = None
+        while True:
+            check_wanted()
+            decision = decide(self.image, event, self._facts(), now_ms=self._clock.wall_ms())
+            if decision.error is not None:
+                raise decision.error
+            first = first or decision
+            if validate_only or not decision.transactions:
+                return first
+            for transaction in decision.transactions:
+                if not await self._ledger.commit(transaction):
+                    first = None
+                    break
+
     async def _fence(self, event: FenceRequested, cause: Cause, check_wanted: Wanted) -> None:
         while True:
             check_wanted()
@@ -463,6 +508,8 @@ class Reconciler:
             new.brokers is old.brokers
             and new.topics is old.topics
             and new.deletions is old.deletions
+            and new.cordons is old.cordons
+            and new.reassignments is old.reassignments
         ):
             self._dirty = True
         if new.brokers is not old.brokers:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
 
+from tailrace.controller.admin_service import AdminService, R, Reign, described_topic
 from tailrace.controller.facts import DeletionRequested, TopicRequested
-from tailrace.controller.messages import topic_message
-from tailrace.controller.producers import ProducerIds
-from tailrace.controller.reconciler import Reconciler
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import (
     InvalidRequest,
@@ -23,32 +21,11 @@ from tailrace.errors import (
     StoreUnavailable,
     TailraceError,
 )
-from tailrace.meta.image import StoredTopic
-from tailrace.meta.keys import TopicRecord
 from tailrace.model import BrokerId, TopicId
 from tailrace.transport import methods
 from tailrace.transport.rpc import Handler, Method
 from tailrace.transport.wire import code_of, from_partition, to_change, to_partition
-from tailrace.v1 import common_pb2
 from tailrace.v1 import controller_pb2 as pb
-
-T = TypeVar("T")
-
-
-class Reign(NamedTuple):
-    """What the active controller answers with."""
-
-    reconciler: Reconciler
-    producers: ProducerIds
-
-
-class _Response(Protocol):
-    """Any response of this service: it can say what went wrong."""
-
-    def __init__(self, *, error: Any = ..., message: str = ...) -> None: ...
-
-
-R = TypeVar("R", bound=_Response)
 
 
 class ControllerService:
@@ -69,6 +46,7 @@ class ControllerService:
             methods.CONTROLLER_CONTROLLED_SHUTDOWN: self.controlled_shutdown,
             methods.CONTROLLER_FENCE_BROKER: self.fence_broker,
             methods.CONTROLLER_EXPLAIN: self.explain,
+            **AdminService(self._answer, self._settings).handlers(),
         }
 
     async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
@@ -85,7 +63,9 @@ class ControllerService:
                 log_defaults=self._settings.log_defaults,
             )
             record = await reign.reconciler.create_topic(event, validate_only=request.validate_only)
-            return pb.CreateTopicResponse(topic=_topic(reign.reconciler, request.name, record))
+            return pb.CreateTopicResponse(
+                topic=described_topic(reign.reconciler.image, request.name, record)
+            )
 
         what = f"creating topic {request.name!r}"
         return await self._answer(pb.CreateTopicResponse, what, create)
@@ -145,6 +125,8 @@ class ControllerService:
 
         return await self._answer(pb.ExplainResponse, "explaining a partition", explain)
 
+    # Also for the other half of this service, `AdminService`.
+
     async def _answer(self, kind: type[R], what: str, work: Callable[[Reign], Awaitable[R]]) -> R:
         try:
             reign = self._reign()
@@ -170,9 +152,3 @@ class ControllerService:
             raise StoreUnavailable(
                 f"{what}: the metadata store (etcd) does not answer: {error}"
             ) from error
-
-
-def _topic(reconciler: Reconciler, name: str, record: TopicRecord) -> common_pb2.TopicMetadata:
-    """The topic as it is now; one that was only checked has no states."""
-    states = reconciler.image.states.get(name, {})
-    return topic_message(name, StoredTopic(record, 0), states, deleting=False)

@@ -58,6 +58,13 @@ def check_topic(
         raise InvalidTopic(
             f"a partition has 1 to {REPLICAS_MAX} replicas, not {replication_factor}"
         )
+    check_config(config, replication_factor=replication_factor, defaults=defaults)
+
+
+def check_config(
+    config: Mapping[str, str], *, replication_factor: int, defaults: LogConfig
+) -> None:
+    """InvalidConfig when a topic of so many replicas cannot have these settings."""
     LogConfig.from_settings(_of_the_log(config), defaults)
     _min_insync(config, replication_factor)
     _unclean(config, 1)

@@ -12,18 +12,21 @@ It does not hold what may be large and is rarely read: histories and producer na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, assert_never
+from typing import Any, Final, NamedTuple
 
 from tailrace.errors import CorruptCheckpoint, InvariantViolation
 from tailrace.meta.keys import (
     BrokerRegistration,
     ClusterRecord,
+    ConfigRecord,
     ControllerRecord,
+    Cordon,
     Kind,
     PartitionState,
     Place,
+    Reassignment,
     TopicDeletion,
     TopicRecord,
     decode,
@@ -67,6 +70,21 @@ class StoredDeletion(NamedTuple):
     revision: int
 
 
+class StoredConfig(NamedTuple):
+    record: ConfigRecord
+    revision: int
+
+
+class StoredCordon(NamedTuple):
+    record: Cordon
+    revision: int
+
+
+class StoredReassignment(NamedTuple):
+    record: Reassignment
+    revision: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterImage:
     """All facts up to `revision` (and perhaps some later ones, see `learn`)."""
@@ -79,6 +97,11 @@ class ClusterImage:
     topics: Mapping[str, StoredTopic] = field(default_factory=dict)
     states: Mapping[str, Mapping[int, StoredState]] = field(default_factory=dict)
     deletions: Mapping[str, StoredDeletion] = field(default_factory=dict)
+    cordons: Mapping[BrokerId, StoredCordon] = field(default_factory=dict)
+    reassignments: Mapping[TopicPartition, StoredReassignment] = field(default_factory=dict)
+    # By a broker's id or a client's, or DEFAULT_CONFIG.
+    broker_configs: Mapping[str, StoredConfig] = field(default_factory=dict)
+    client_configs: Mapping[str, StoredConfig] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     # Keys that were learned ahead of the watch, with their revisions: deleted ones too.
     ahead: Mapping[str, int] = field(default_factory=dict)
@@ -195,7 +218,8 @@ class _Draft:
         self._states: dict[str, Mapping[int, StoredState]] | None = None
         # The topics whose partitions are ours to change.
         self._own_states: dict[str, dict[int, StoredState]] = {}
-        self._deletions: dict[str, StoredDeletion] | None = None
+        # The small tables, each copied before its first change.
+        self._tables: dict[Kind, dict[Any, Any]] = {}
         self._damaged = old.damaged
         self._ahead = old.ahead
 
@@ -240,13 +264,18 @@ class _Draft:
             brokers=old.brokers if self._brokers is None else self._brokers,
             topics=old.topics if self._topics is None else self._topics,
             states=old.states if self._states is None else self._states,
-            deletions=old.deletions if self._deletions is None else self._deletions,
             damaged=self._damaged,
             ahead=self._ahead,
+            **{_TABLES[kind].name: table for kind, table in self._tables.items()},
         )
 
     def _store(self, place: Place, entry: Entry) -> None:
         key, value, revision = entry.key, entry.value, entry.mod_revision
+        table = _TABLES.get(place.kind)
+        if table is not None:
+            stored = table.stored(decode(table.record, value, key=key), revision)
+            self._table(place.kind)[table.key(place)] = stored
+            return
         match place.kind:
             case Kind.STATE:
                 state = decode(PartitionState, value, key=key)
@@ -261,9 +290,6 @@ class _Draft:
                 self._all_brokers()[registration.broker_id] = LiveBroker(
                     registration, entry.create_revision, revision
                 )
-            case Kind.DELETION:
-                deletion = decode(TopicDeletion, value, key=key)
-                self._all_deletions()[place.name] = StoredDeletion(deletion, revision)
             case Kind.CONTROLLER:
                 controller = decode(ControllerRecord, value, key=key)
                 self._controller = LiveController(controller, entry.create_revision, revision)
@@ -271,15 +297,18 @@ class _Draft:
                 self._controller_epoch = decode_counter(value, key=key)
             case Kind.CLUSTER:
                 self._cluster_id = decode(ClusterRecord, value, key=key).cluster_id
-            case Kind.HISTORY | Kind.NEXT_PRODUCER_ID | Kind.PRODUCER_NAME:
-                pass
             case _:
-                assert_never(place.kind)
+                # What may be large and is rarely read.
+                pass
 
     def _remove(self, key: str, place: Place | None) -> None:
         if place is None:
             return
         self._repair(key)
+        table = _TABLES.get(place.kind)
+        if table is not None:
+            self._table(place.kind).pop(table.key(place), None)
+            return
         match place.kind:
             case Kind.STATE:
                 self._states_of(place.name).pop(place.number, None)
@@ -287,18 +316,15 @@ class _Draft:
                 self._all_topics().pop(place.name, None)
             case Kind.BROKER:
                 self._all_brokers().pop(BrokerId(place.number), None)
-            case Kind.DELETION:
-                self._all_deletions().pop(place.name, None)
             case Kind.CONTROLLER:
                 self._controller = None
             case Kind.CONTROLLER_EPOCH:
                 self._controller_epoch = 0
             case Kind.CLUSTER:
                 self._cluster_id = ""
-            case Kind.HISTORY | Kind.NEXT_PRODUCER_ID | Kind.PRODUCER_NAME:
-                pass
             case _:
-                assert_never(place.kind)
+                # What may be large and is rarely read.
+                pass
 
     def _repair(self, key: str) -> None:
         if key in self._damaged:
@@ -320,7 +346,38 @@ class _Draft:
             self._topics = dict(self._old.topics)
         return self._topics
 
-    def _all_deletions(self) -> dict[str, StoredDeletion]:
-        if self._deletions is None:
-            self._deletions = dict(self._old.deletions)
-        return self._deletions
+    def _table(self, kind: Kind) -> dict[Any, Any]:
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = dict(getattr(self._old, _TABLES[kind].name))
+        return table
+
+
+class _Table(NamedTuple):
+    """A small table of the image: its field, what is stored in it, and under which key."""
+
+    name: str
+    record: type[Any]
+    stored: Callable[[Any, int], Any]
+    key: Callable[[Place], Any]
+
+
+def _by_name(place: Place) -> str:
+    return place.name
+
+
+def _by_broker(place: Place) -> BrokerId:
+    return BrokerId(place.number)
+
+
+def _by_partition(place: Place) -> TopicPartition:
+    return TopicPartition(place.name, place.number)
+
+
+_TABLES: Final = {
+    Kind.DELETION: _Table("deletions", TopicDeletion, StoredDeletion, _by_name),
+    Kind.CORDON: _Table("cordons", Cordon, StoredCordon, _by_broker),
+    Kind.REASSIGNMENT: _Table("reassignments", Reassignment, StoredReassignment, _by_partition),
+    Kind.BROKER_CONFIG: _Table("broker_configs", ConfigRecord, StoredConfig, _by_name),
+    Kind.CLIENT_CONFIG: _Table("client_configs", ConfigRecord, StoredConfig, _by_name),
+}

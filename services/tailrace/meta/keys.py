@@ -14,9 +14,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, NoReturn, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from tailrace.errors import CorruptCheckpoint, InvariantViolation
+from tailrace.meta.fields import Fields, integer_of, number_of, parse_json
 from tailrace.model import (
     BrokerId,
     LeaderEpoch,
@@ -32,9 +33,17 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER: Final = "/cluster"
 BROKERS: Final = "/brokers/ids/"
 TOPICS: Final = "/brokers/topics/"
+CORDONED: Final = "/brokers/cordoned/"
 DELETIONS: Final = "/admin/delete_topics/"
+REASSIGNMENTS: Final = "/admin/reassign_partitions/"
+BROKER_CONFIGS: Final = "/config/brokers/"
+CLIENT_CONFIGS: Final = "/config/clients/"
 NEXT_PRODUCER_ID: Final = "/producers/next_id"
 PRODUCER_NAMES: Final = "/producers/names/"
+
+# The settings of every broker, or client, that has none of its own.
+DEFAULT_CONFIG: Final = "default"
+CLIENT_ID_LENGTH_MAX: Final = 200
 
 NO_BROKER: Final = BrokerId(-1)
 FORMAT_VERSION: Final = 1
@@ -52,6 +61,10 @@ class Kind(Enum):
     STATE = "partition state"
     HISTORY = "partition history"
     DELETION = "topic deletion"
+    CORDON = "cordoned broker"
+    REASSIGNMENT = "reassignment"
+    BROKER_CONFIG = "broker settings"
+    CLIENT_CONFIG = "client settings"
     NEXT_PRODUCER_ID = "next producer id"
     PRODUCER_NAME = "producer name"
 
@@ -89,6 +102,24 @@ def deletion_key(topic: str) -> str:
     return f"{DELETIONS}{topic}"
 
 
+def cordon_key(broker_id: int) -> str:
+    return f"{CORDONED}{broker_id}"
+
+
+def reassignment_key(partition: TopicPartition) -> str:
+    return f"{REASSIGNMENTS}{partition.topic}/{partition.partition}"
+
+
+def broker_config_key(name: str) -> str:
+    """`name`: a broker's id, or DEFAULT_CONFIG."""
+    return f"{BROKER_CONFIGS}{name}"
+
+
+def client_config_key(name: str) -> str:
+    """`name`: a client's id, or DEFAULT_CONFIG."""
+    return f"{CLIENT_CONFIGS}{name}"
+
+
 def producer_name_key(name: str) -> str:
     return f"{PRODUCER_NAMES}{name}"
 
@@ -98,16 +129,9 @@ def place_of(key: str) -> Place | None:
     single = _SINGLE.get(key)
     if single is not None:
         return single
-    if key.startswith(TOPICS):
-        return _place_below_topics(key[len(TOPICS) :])
-    if key.startswith(BROKERS):
-        broker_id = _number(key[len(BROKERS) :])
-        return None if broker_id is None else Place(Kind.BROKER, number=broker_id)
-    if key.startswith(DELETIONS):
-        topic = key[len(DELETIONS) :]
-        return None if topic_name_problem(topic) else Place(Kind.DELETION, topic)
-    if key.startswith(PRODUCER_NAMES):
-        return Place(Kind.PRODUCER_NAME, key[len(PRODUCER_NAMES) :])
+    for prefix, place_below in _BELOW.items():
+        if key.startswith(prefix):
+            return place_below(key[len(prefix) :])
     return None
 
 
@@ -165,7 +189,8 @@ class PartitionState:
     """Who leads a partition and who holds all that is committed.
 
     `elr`: replicas out of sync that still hold everything committed. `last_leader`: who led last,
-    also while nobody leads. Orders and metadata name a state by its key's mod revision.
+    also while nobody leads. `loss`: what the last election that may have lost records may have
+    lost, in words. Orders and metadata name a state by its key's mod revision.
     """
 
     controller_epoch: int
@@ -174,6 +199,7 @@ class PartitionState:
     isr: tuple[BrokerId, ...]
     elr: tuple[BrokerId, ...] = ()
     last_leader: BrokerId = NO_BROKER
+    loss: str = ""
 
     def __post_init__(self) -> None:
         if self.leader_epoch < 0:
@@ -220,6 +246,47 @@ class TopicDeletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """Settings of a broker or a client, or of all that have none of their own."""
+
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """A broker that gets no new replicas and no leadership, since when (wall time) and why."""
+
+    reason: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition on its way from some replicas to others.
+
+    What it has now says the topic's record: `original` before its turn came, then both sets
+    together. `cancelled`: it is on its way back.
+    """
+
+    topic_id: TopicId
+    original: tuple[BrokerId, ...]
+    target: tuple[BrokerId, ...]
+    started_ms: int
+    cancelled: bool = False
+
+    def __post_init__(self) -> None:
+        for what, brokers in (("original", self.original), ("target", self.target)):
+            _check_brokers(f"{what} replicas", brokers)
+            if not brokers:
+                raise InvariantViolation(f"there are no {what} replicas")
+
+    @property
+    def all_replicas(self) -> tuple[BrokerId, ...]:
+        """The set while it is under way: where it goes first, then what is left to go."""
+        return (*self.target, *(each for each in self.original if each not in self.target))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerName:
     """The id and newest epoch of a named producer."""
 
@@ -235,6 +302,9 @@ Value = (
     | PartitionState
     | PartitionHistory
     | TopicDeletion
+    | ConfigRecord
+    | Cordon
+    | Reassignment
     | ProducerName
 )
 V = TypeVar("V", bound=Value)
@@ -249,8 +319,8 @@ def encode(value: Value) -> bytes:
 def decode(kind: type[V], data: bytes, *, key: str = "") -> V:
     """Return the value of this kind; CorruptCheckpoint, which names the key, if it is none."""
     where = key or kind.__name__
-    fields = _Fields(where, _parse_json(data, where))
-    fields.version()
+    fields = Fields(where, parse_json(data, where))
+    fields.version(FORMAT_VERSION)
     try:
         return cast("V", _READERS[kind](fields))
     except InvariantViolation as error:
@@ -265,7 +335,7 @@ def encode_counter(value: int) -> bytes:
 def decode_counter(data: bytes, *, key: str = "") -> int:
     """Return the integer that a counter's key holds."""
     where = key or "counter"
-    return _integer(where, "value", _parse_json(data, where))
+    return integer_of(where, "value", parse_json(data, where))
 
 
 # ------------------------------------------------------------------------------------ keys apart
@@ -287,136 +357,52 @@ def _place_below_topics(rest: str) -> Place | None:
         return Place(Kind.TOPIC, topic)
     if len(below) != 3 or below[0] != "partitions":
         return None
-    partition = _number(below[1])
+    partition = number_of(below[1])
     kind = _BELOW_PARTITION.get(below[2])
     if partition is None or kind is None:
         return None
     return Place(kind, topic, partition)
 
 
-def _number(text: str) -> int | None:
-    """Read a number as `str` writes it: each key has one place, and each place one key."""
-    if not (text.isascii() and text.isdigit()) or (text[0] == "0" and text != "0"):
+def _place_of_number(kind: Kind) -> Callable[[str], Place | None]:
+    def place(text: str) -> Place | None:
+        number = number_of(text)
+        return None if number is None else Place(kind, number=number)
+
+    return place
+
+
+def _place_of_deletion(topic: str) -> Place | None:
+    return None if topic_name_problem(topic) else Place(Kind.DELETION, topic)
+
+
+def _place_of_reassignment(rest: str) -> Place | None:
+    topic, _, text = rest.partition("/")
+    partition = number_of(text)
+    if partition is None or topic_name_problem(topic):
         return None
-    return int(text) if len(text) <= _NUMBER_DIGITS_MAX else None
+    return Place(Kind.REASSIGNMENT, topic, partition)
 
 
-_NUMBER_DIGITS_MAX: Final = 9
+def _place_of_broker_config(name: str) -> Place | None:
+    known = name == DEFAULT_CONFIG or number_of(name) is not None
+    return Place(Kind.BROKER_CONFIG, name) if known else None
 
 
-# --------------------------------------------------------------------------------- JSON, checked
+def _place_of_client_config(name: str) -> Place | None:
+    return Place(Kind.CLIENT_CONFIG, name) if name else None
 
 
-class _Fields:
-    """The fields of one JSON object, each read with the type that it must have."""
-
-    __slots__ = ("_fields", "_where")
-
-    def __init__(self, where: str, raw: object) -> None:
-        if not isinstance(raw, dict):
-            _corrupt(where, f"a JSON object was expected, not {_shown(raw)}")
-        self._where = where
-        self._fields = cast("dict[str, object]", raw)
-
-    def version(self) -> None:
-        """Any version will do: a later one only adds fields."""
-        if self.integer("version") < FORMAT_VERSION:
-            _corrupt(self._where, f"there is no format version {self._fields['version']}")
-
-    def integer(self, name: str) -> int:
-        return _integer(self._where, name, self._get(name))
-
-    def broker(self, name: str) -> BrokerId:
-        return BrokerId(self.integer(name))
-
-    def text(self, name: str) -> str:
-        return _text(self._where, name, self._get(name))
-
-    def flag(self, name: str) -> bool:
-        found = self._get(name)
-        if not isinstance(found, bool):
-            _corrupt(self._where, f"{name!r} is {_shown(found)}, not true or false")
-        return found
-
-    def brokers(self, name: str) -> tuple[BrokerId, ...]:
-        return _brokers(self._where, name, self._get(name))
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        found = self._list(name)
-        return tuple(_text(self._where, name, each) for each in found)
-
-    def objects(self, name: str) -> tuple[_Fields, ...]:
-        return tuple(_Fields(f"{self._where}: {name}", each) for each in self._list(name))
-
-    def settings(self, name: str) -> dict[str, str]:
-        found = self._object(name)
-        return {setting: _text(self._where, setting, text) for setting, text in found.items()}
-
-    def assignment(self, name: str) -> dict[int, tuple[BrokerId, ...]]:
-        assignment = {}
-        for text, replicas in self._object(name).items():
-            partition = _number(text)
-            if partition is None:
-                _corrupt(self._where, f"{_shown(text)} in {name!r} is not a partition")
-            assignment[partition] = _brokers(self._where, name, replicas)
-        return dict(sorted(assignment.items()))
-
-    def _get(self, name: str) -> object:
-        try:
-            return self._fields[name]
-        except KeyError:
-            _corrupt(self._where, f"{name!r} is missing")
-
-    def _list(self, name: str) -> list[object]:
-        found = self._get(name)
-        if not isinstance(found, list):
-            _corrupt(self._where, f"{name!r} is {_shown(found)}, not a list")
-        return found
-
-    def _object(self, name: str) -> dict[str, object]:
-        found = self._get(name)
-        if not isinstance(found, dict):
-            _corrupt(self._where, f"{name!r} is {_shown(found)}, not an object")
-        return found
-
-
-_SHOWN_CHARACTERS_MAX: Final = 60
-
-
-def _parse_json(data: bytes, where: str) -> object:
-    try:
-        found: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{where}: this is not JSON: {error}") from error
-    return found
-
-
-def _integer(where: str, name: str, found: object) -> int:
-    # For Python, true is an integer too; for us it is not.
-    if type(found) is not int:
-        _corrupt(where, f"{name!r} is {_shown(found)}, not an integer")
-    return found
-
-
-def _text(where: str, name: str, found: object) -> str:
-    if not isinstance(found, str):
-        _corrupt(where, f"{name!r} is {_shown(found)}, not text")
-    return found
-
-
-def _brokers(where: str, name: str, found: object) -> tuple[BrokerId, ...]:
-    if not isinstance(found, list):
-        _corrupt(where, f"{name!r} is {_shown(found)}, not a list of brokers")
-    return tuple(BrokerId(_integer(where, name, each)) for each in found)
-
-
-def _shown(found: object) -> str:
-    text = repr(found)
-    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
-
-
-def _corrupt(where: str, problem: str) -> NoReturn:
-    raise CorruptCheckpoint(f"{where}: {problem}")
+_BELOW: Final[dict[str, Callable[[str], Place | None]]] = {
+    TOPICS: _place_below_topics,
+    BROKERS: _place_of_number(Kind.BROKER),
+    CORDONED: _place_of_number(Kind.CORDON),
+    DELETIONS: _place_of_deletion,
+    REASSIGNMENTS: _place_of_reassignment,
+    BROKER_CONFIGS: _place_of_broker_config,
+    CLIENT_CONFIGS: _place_of_client_config,
+    PRODUCER_NAMES: lambda name: Place(Kind.PRODUCER_NAME, name),
+}
 
 
 def _check_brokers(what: str, brokers: tuple[BrokerId, ...]) -> None:
@@ -443,12 +429,22 @@ def _write_topic(value: Value) -> dict[str, object]:
     }
 
 
+def _write_state(value: Value) -> dict[str, object]:
+    fields = _write_plain(value)
+    # Most partitions have lost nothing, and need not say so.
+    return fields if fields["loss"] else {name: fields[name] for name in fields if name != "loss"}
+
+
+def _write_config(value: Value) -> dict[str, object]:
+    return {"settings": dict(sorted(cast("ConfigRecord", value).settings.items()))}
+
+
 def _write_history(value: Value) -> dict[str, object]:
     changes = cast("PartitionHistory", value).changes
     return {"changes": [_write_plain(cast("Value", change)) for change in changes]}
 
 
-def _read_controller(fields: _Fields) -> ControllerRecord:
+def _read_controller(fields: Fields) -> ControllerRecord:
     return ControllerRecord(
         controller_id=fields.integer("controller_id"),
         epoch=fields.integer("epoch"),
@@ -457,11 +453,11 @@ def _read_controller(fields: _Fields) -> ControllerRecord:
     )
 
 
-def _read_cluster(fields: _Fields) -> ClusterRecord:
+def _read_cluster(fields: Fields) -> ClusterRecord:
     return ClusterRecord(cluster_id=fields.text("cluster_id"))
 
 
-def _read_broker(fields: _Fields) -> BrokerRegistration:
+def _read_broker(fields: Fields) -> BrokerRegistration:
     return BrokerRegistration(
         broker_id=fields.broker("broker_id"),
         host=fields.text("host"),
@@ -475,7 +471,7 @@ def _read_broker(fields: _Fields) -> BrokerRegistration:
     )
 
 
-def _read_topic(fields: _Fields) -> TopicRecord:
+def _read_topic(fields: Fields) -> TopicRecord:
     return TopicRecord(
         topic_id=TopicId(fields.text("topic_id")),
         assignment=fields.assignment("assignment"),
@@ -483,7 +479,7 @@ def _read_topic(fields: _Fields) -> TopicRecord:
     )
 
 
-def _read_state(fields: _Fields) -> PartitionState:
+def _read_state(fields: Fields) -> PartitionState:
     return PartitionState(
         controller_epoch=fields.integer("controller_epoch"),
         leader=fields.broker("leader"),
@@ -491,10 +487,11 @@ def _read_state(fields: _Fields) -> PartitionState:
         isr=fields.brokers("isr"),
         elr=fields.brokers("elr"),
         last_leader=fields.broker("last_leader"),
+        loss=fields.text("loss") if fields.has("loss") else "",
     )
 
 
-def _read_change(fields: _Fields) -> LeaderChange:
+def _read_change(fields: Fields) -> LeaderChange:
     return LeaderChange(
         decided_ms=fields.integer("decided_ms"),
         cause=fields.text("cause"),
@@ -511,15 +508,33 @@ def _read_change(fields: _Fields) -> LeaderChange:
     )
 
 
-def _read_history(fields: _Fields) -> PartitionHistory:
+def _read_history(fields: Fields) -> PartitionHistory:
     return PartitionHistory(tuple(_read_change(change) for change in fields.objects("changes")))
 
 
-def _read_deletion(fields: _Fields) -> TopicDeletion:
+def _read_deletion(fields: Fields) -> TopicDeletion:
     return TopicDeletion(topic_id=TopicId(fields.text("topic_id")))
 
 
-def _read_producer(fields: _Fields) -> ProducerName:
+def _read_config(fields: Fields) -> ConfigRecord:
+    return ConfigRecord(settings=fields.settings("settings"))
+
+
+def _read_cordon(fields: Fields) -> Cordon:
+    return Cordon(reason=fields.text("reason"), since_ms=fields.integer("since_ms"))
+
+
+def _read_reassignment(fields: Fields) -> Reassignment:
+    return Reassignment(
+        topic_id=TopicId(fields.text("topic_id")),
+        original=fields.brokers("original"),
+        target=fields.brokers("target"),
+        started_ms=fields.integer("started_ms"),
+        cancelled=fields.flag("cancelled"),
+    )
+
+
+def _read_producer(fields: Fields) -> ProducerName:
     return ProducerName(
         producer_id=ProducerId(fields.integer("producer_id")), epoch=fields.integer("epoch")
     )
@@ -530,12 +545,15 @@ _WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
     ClusterRecord: _write_plain,
     BrokerRegistration: _write_plain,
     TopicRecord: _write_topic,
-    PartitionState: _write_plain,
+    PartitionState: _write_state,
     PartitionHistory: _write_history,
     TopicDeletion: _write_plain,
+    ConfigRecord: _write_config,
+    Cordon: _write_plain,
+    Reassignment: _write_plain,
     ProducerName: _write_plain,
 }
-_READERS: Final[dict[type, Callable[[_Fields], Value]]] = {
+_READERS: Final[dict[type, Callable[[Fields], Value]]] = {
     ControllerRecord: _read_controller,
     ClusterRecord: _read_cluster,
     BrokerRegistration: _read_broker,
@@ -543,5 +561,8 @@ _READERS: Final[dict[type, Callable[[_Fields], Value]]] = {
     PartitionState: _read_state,
     PartitionHistory: _read_history,
     TopicDeletion: _read_deletion,
+    ConfigRecord: _read_config,
+    Cordon: _read_cordon,
+    Reassignment: _read_reassignment,
     ProducerName: _read_producer,
 }

@@ -54,6 +54,18 @@ BROKER_WATCH_METADATA: Final = _method(
     broker.WatchMetadataRequest,
     broker.WatchMetadataResponse,
 )
+BROKER_DELETE_RECORDS: Final = _method(
+    "BrokerService/DeleteRecords",
+    Kind.UNARY,
+    broker.DeleteRecordsRequest,
+    broker.DeleteRecordsResponse,
+)
+BROKER_DESCRIBE_REPLICAS: Final = _method(
+    "BrokerService/DescribeReplicas",
+    Kind.UNARY,
+    broker.DescribeReplicasRequest,
+    broker.DescribeReplicasResponse,
+)
 
 CONTROL_HEALTH: Final = _method(
     "BrokerControlService/Health",
@@ -78,6 +90,12 @@ CONTROL_UPDATE_METADATA: Final = _method(
     Kind.UNARY,
     control.UpdateMetadataRequest,
     control.UpdateMetadataResponse,
+)
+CONTROL_UPDATE_SETTINGS: Final = _method(
+    "BrokerControlService/UpdateSettings",
+    Kind.UNARY,
+    control.UpdateSettingsRequest,
+    control.UpdateSettingsResponse,
 )
 
 CONTROLLER_CREATE_TOPIC: Final = _method(
@@ -115,6 +133,60 @@ CONTROLLER_EXPLAIN: Final = _method(
     Kind.UNARY,
     controller.ExplainRequest,
     controller.ExplainResponse,
+)
+CONTROLLER_ALTER_CONFIG: Final = _method(
+    "ControllerService/AlterConfig",
+    Kind.UNARY,
+    controller.AlterConfigRequest,
+    controller.AlterConfigResponse,
+)
+CONTROLLER_DESCRIBE_CONFIGS: Final = _method(
+    "ControllerService/DescribeConfigs",
+    Kind.UNARY,
+    controller.DescribeConfigsRequest,
+    controller.DescribeConfigsResponse,
+)
+CONTROLLER_ADD_PARTITIONS: Final = _method(
+    "ControllerService/AddPartitions",
+    Kind.UNARY,
+    controller.AddPartitionsRequest,
+    controller.AddPartitionsResponse,
+)
+CONTROLLER_ELECT_LEADERS: Final = _method(
+    "ControllerService/ElectLeaders",
+    Kind.UNARY,
+    controller.ElectLeadersRequest,
+    controller.ElectLeadersResponse,
+)
+CONTROLLER_CORDON_BROKER: Final = _method(
+    "ControllerService/CordonBroker",
+    Kind.UNARY,
+    controller.CordonBrokerRequest,
+    controller.CordonBrokerResponse,
+)
+CONTROLLER_DESCRIBE_BROKERS: Final = _method(
+    "ControllerService/DescribeBrokers",
+    Kind.UNARY,
+    controller.DescribeBrokersRequest,
+    controller.DescribeBrokersResponse,
+)
+CONTROLLER_REASSIGN: Final = _method(
+    "ControllerService/Reassign",
+    Kind.UNARY,
+    controller.ReassignRequest,
+    controller.ReassignResponse,
+)
+CONTROLLER_CANCEL_REASSIGNMENTS: Final = _method(
+    "ControllerService/CancelReassignments",
+    Kind.UNARY,
+    controller.CancelReassignmentsRequest,
+    controller.CancelReassignmentsResponse,
+)
+CONTROLLER_LIST_REASSIGNMENTS: Final = _method(
+    "ControllerService/ListReassignments",
+    Kind.UNARY,
+    controller.ListReassignmentsRequest,
+    controller.ListReassignmentsResponse,
 )
 
 GROUP_JOIN: Final = _method(
@@ -183,16 +255,28 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     BROKER_FETCH,
     BROKER_LIST_OFFSETS,
     BROKER_WATCH_METADATA,
+    BROKER_DELETE_RECORDS,
+    BROKER_DESCRIBE_REPLICAS,
     CONTROL_HEALTH,
     CONTROL_LEADER_AND_ISR,
     CONTROL_STOP_REPLICA,
     CONTROL_UPDATE_METADATA,
+    CONTROL_UPDATE_SETTINGS,
     CONTROLLER_CREATE_TOPIC,
     CONTROLLER_DELETE_TOPIC,
     CONTROLLER_INIT_PRODUCER,
     CONTROLLER_CONTROLLED_SHUTDOWN,
     CONTROLLER_FENCE_BROKER,
     CONTROLLER_EXPLAIN,
+    CONTROLLER_ALTER_CONFIG,
+    CONTROLLER_DESCRIBE_CONFIGS,
+    CONTROLLER_ADD_PARTITIONS,
+    CONTROLLER_ELECT_LEADERS,
+    CONTROLLER_CORDON_BROKER,
+    CONTROLLER_DESCRIBE_BROKERS,
+    CONTROLLER_REASSIGN,
+    CONTROLLER_CANCEL_REASSIGNMENTS,
+    CONTROLLER_LIST_REASSIGNMENTS,
     GROUP_JOIN,
     GROUP_SYNC,
     GROUP_HEARTBEAT,

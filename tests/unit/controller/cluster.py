@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from simulation.etcd import SimEtcd
@@ -212,6 +212,9 @@ class Told:
     revision: int
     leader_link: str
     at_ms: int
+    config: dict[str, str] = field(default_factory=dict)
+    replicas: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
 
     def is_newer_than(self, other: Told) -> bool:
         mine, theirs = (self.leader_epoch, self.revision), (other.leader_epoch, other.revision)
@@ -252,6 +255,8 @@ class FakeBroker:
         self.refused: list[str] = []
         self.stopped: list[TopicPartition] = []
         self.pictures: list[common_pb2.ClusterMetadata] = []
+        self.settings: list[dict[str, str]] = []
+        self.clients: dict[str, dict[str, str]] = {}
         self.server: Any = None
 
     async def start(self) -> None:
@@ -262,6 +267,7 @@ class FakeBroker:
                 methods.CONTROL_LEADER_AND_ISR: self.leader_and_isr,
                 methods.CONTROL_STOP_REPLICA: self.stop_replica,
                 methods.CONTROL_UPDATE_METADATA: self.update_metadata,
+                methods.CONTROL_UPDATE_SETTINGS: self.update_settings,
             },
         )
         await self.register()
@@ -399,6 +405,9 @@ class FakeBroker:
                 order.revision,
                 order.leader_link,
                 self.cluster.loop.now_ms,
+                dict(order.config),
+                tuple(order.replicas),
+                tuple(order.adding),
             )
             if known is not None and known.is_newer_than(told):
                 continue
@@ -440,6 +449,17 @@ class FakeBroker:
             return control_pb2.UpdateMetadataResponse(error=problem, message="stale")
         self.pictures.append(request.metadata)
         return control_pb2.UpdateMetadataResponse()
+
+    async def update_settings(
+        self, request: control_pb2.UpdateSettingsRequest
+    ) -> control_pb2.UpdateSettingsResponse:
+        await self._maybe_hang()
+        problem = self._problem(request.header)
+        if problem:
+            return control_pb2.UpdateSettingsResponse(error=problem, message="stale")
+        self.settings.append(dict(request.broker))
+        self.clients = {each.client_id: dict(each.settings) for each in request.clients}
+        return control_pb2.UpdateSettingsResponse()
 
     async def _maybe_hang(self) -> None:
         if self.hangs:

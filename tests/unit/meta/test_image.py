@@ -16,9 +16,12 @@ from tailrace.meta.image import ClusterImage, StoredState
 from tailrace.meta.keys import (
     BrokerRegistration,
     ClusterRecord,
+    ConfigRecord,
     ControllerRecord,
+    Cordon,
     PartitionState,
     ProducerName,
+    Reassignment,
     TopicDeletion,
     TopicRecord,
     encode,
@@ -60,6 +63,7 @@ def topic(partitions: int = 2) -> bytes:
     return encode(TopicRecord(topic_id=TopicId("t"), assignment=assignment, config={}))
 
 
+MOVE: Final = Reassignment(topic_id=TopicId("t"), original=(B1, B2), target=(B2,), started_ms=1)
 CONTROLLER: Final = encode(ControllerRecord(controller_id=9, epoch=1, host="h", port=3))
 FULL: Final[list[Operation]] = [
     Put(keys.CONTROLLER, CONTROLLER),
@@ -71,6 +75,10 @@ FULL: Final[list[Operation]] = [
     Put(keys.state_key(ORDERS), encode(state())),
     Put(keys.state_key(TopicPartition("orders", 1)), encode(state())),
     Put(keys.deletion_key("old"), encode(TopicDeletion(topic_id=TopicId("o")))),
+    Put(keys.cordon_key(2), encode(Cordon(reason="old", since_ms=1))),
+    Put(keys.reassignment_key(ORDERS), encode(MOVE)),
+    Put(keys.broker_config_key("default"), encode(ConfigRecord(settings={"a": "1"}))),
+    Put(keys.client_config_key("c"), encode(ConfigRecord(settings={"b": "2"}))),
     Put(keys.NEXT_PRODUCER_ID, encode_counter(1_000)),
     Put(keys.producer_name_key("p"), encode(ProducerName(producer_id=ProducerId(1), epoch=0))),
     Put("/of/a/later/version", b"?"),
@@ -112,6 +120,10 @@ def test_a_snapshot_has_all_facts() -> None:
     assert image.replicas(ORDERS) == (1, 2)
     assert [str(partition) for partition, _ in image.partitions()] == ["orders-0", "orders-1"]
     assert image.deletions["old"].record.topic_id == "o"
+    assert image.cordons[B2].record.reason == "old"
+    assert image.reassignments[ORDERS].record == MOVE
+    assert image.broker_configs["default"].record.settings == {"a": "1"}
+    assert image.client_configs["c"].record.settings == {"b": "2"}
     assert image.damaged == {}
     image.check_invariants()
 

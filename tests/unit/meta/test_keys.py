@@ -15,13 +15,16 @@ from tailrace.meta import keys
 from tailrace.meta.keys import (
     BrokerRegistration,
     ClusterRecord,
+    ConfigRecord,
     ControllerRecord,
+    Cordon,
     Kind,
     LeaderChange,
     PartitionHistory,
     PartitionState,
     Place,
     ProducerName,
+    Reassignment,
     TopicDeletion,
     TopicRecord,
     Value,
@@ -84,6 +87,11 @@ VALUES: Final[list[Value]] = [
     PartitionHistory((CHANGE, replace(CHANGE, loss="offsets 7 to 9"))),
     PartitionHistory(),
     TopicDeletion(topic_id=TopicId("t-1")),
+    ConfigRecord(settings={"request_rate": "100"}),
+    Cordon(reason="its disk is old", since_ms=1_700_000_000_000),
+    Reassignment(
+        topic_id=TopicId("t-1"), original=(A1, A2), target=(A2, A3), started_ms=5, cancelled=True
+    ),
     ProducerName(producer_id=ProducerId(1_000), epoch=3),
 ]
 
@@ -108,6 +116,11 @@ def _name(value: object) -> str:
         (keys.state_key(PARTITION), Place(Kind.STATE, "orders", 3)),
         (keys.history_key(PARTITION), Place(Kind.HISTORY, "orders", 3)),
         (keys.deletion_key("orders"), Place(Kind.DELETION, "orders")),
+        (keys.cordon_key(2), Place(Kind.CORDON, number=2)),
+        (keys.reassignment_key(PARTITION), Place(Kind.REASSIGNMENT, "orders", 3)),
+        (keys.broker_config_key("4"), Place(Kind.BROKER_CONFIG, "4")),
+        (keys.broker_config_key("default"), Place(Kind.BROKER_CONFIG, "default")),
+        (keys.client_config_key("a/b"), Place(Kind.CLIENT_CONFIG, "a/b")),
         (keys.producer_name_key("a/b c"), Place(Kind.PRODUCER_NAME, "a/b c")),
     ],
 )
@@ -151,6 +164,13 @@ def test_keys_are_those_of_the_design() -> None:
         "/brokers/topics/a/partitions/0/state/more",
         "/admin/delete_topics/",
         "/admin/delete_topics/a/b",
+        "/admin/reassign_partitions/a",
+        "/admin/reassign_partitions/a/x",
+        "/admin/reassign_partitions/a/0/1",
+        "/brokers/cordoned/x",
+        "/config/brokers/",
+        "/config/brokers/x",
+        "/config/clients/",
         "/coordinators/ids/1",
     ],
 )
@@ -301,6 +321,23 @@ def test_a_state_that_cannot_be_cannot_be_made(
 def test_nobody_may_lead() -> None:
     offline = replace(STATE, leader=keys.NO_BROKER, isr=(), elr=())
     assert decode(PartitionState, encode(offline)) == offline
+
+
+def test_a_loss_is_written_where_there_is_one_and_older_states_have_none() -> None:
+    lost = replace(STATE, loss="offsets 7 to 9")
+    assert decode(PartitionState, encode(lost)) == lost
+    assert "loss" not in json.loads(encode(STATE))
+    data = json.dumps({**json.loads(encode(STATE)), "loss": 5}).encode()
+    with pytest.raises(CorruptCheckpoint, match="'loss' is 5, not text"):
+        decode(PartitionState, data)
+
+
+def test_a_reassignment_names_each_broker_once_and_both_sets_while_it_is_under_way() -> None:
+    move = Reassignment(topic_id=TopicId("t"), original=(A1, A2), target=(A3, A2), started_ms=0)
+    assert move.all_replicas == (A3, A2, A1)
+    for target in ((), (A1, A1)):
+        with pytest.raises(InvariantViolation):
+            replace(move, target=target)
 
 
 def test_a_history_keeps_the_newest() -> None:
