@@ -5,7 +5,8 @@ byte-identical up to the high watermark. I4 what a reader could see never change
 I6 progress again within a stated time after the faults are healed.
 
 `Witness` looks at the machines and logs of all brokers between steps, as no client could: whatever
-any leader has ever shown below its high watermark is written down and compared for ever after.
+any leader has ever shown below its high watermark, or any reader has read, is written down and
+compared for ever after, and must be there at the end.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ class Witness:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._committed: dict[TopicPartition, dict[int, Mark]] = {}
-        self._seen_to: dict[tuple[str, int, TopicPartition], int] = {}
+        # By the id of the topic too: one that is made anew begins anew.
+        self._committed: dict[tuple[TopicPartition, str], dict[int, Mark]] = {}
+        self._seen_to: dict[tuple[str, int, int, TopicPartition, str], int] = {}
         self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
         self._at: dict[bytes, tuple[TopicPartition, int]] = {}
+        self._heeds = True
 
     def acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A producer was told that this record is at this offset."""
+        if not self._heeds:
+            return
         offsets = self._acknowledged.setdefault(partition, {})
         other = offsets.get(offset)
         if other is not None and other != value:
@@ -54,6 +59,29 @@ class Witness:
     @property
     def acknowledged_count(self) -> int:
         return len(self._at)
+
+    def topic_goes(self) -> None:
+        """All that was acknowledged goes with it; until another is there, nobody can say whose."""
+        self._acknowledged.clear()
+        self._at.clear()
+        self._heeds = False
+
+    def topic_is_there(self) -> None:
+        """What is acknowledged from now on is in the new topic."""
+        self._heeds = True
+
+    def shown(
+        self, partition: TopicPartition, topic_id: str, header: BatchHeader, *, to: str
+    ) -> None:
+        """A leader shows this batch below its high watermark, or a reader has read it."""
+        mark = _mark(header)
+        other = self._committed.setdefault((partition, topic_id), {}).setdefault(
+            header.base_offset, mark
+        )
+        if other != mark:
+            raise Violation(
+                f"I3/I4: {partition} offset {header.base_offset} was {other}, {mark} for {to}"
+            )
 
     def look(self) -> None:
         """Compare what every leader shows now with what was ever shown."""
@@ -78,6 +106,7 @@ class Witness:
             if high != leader.log.log_end:
                 raise Violation(f"I6: {partition} has not settled: {high} of {leader.log.log_end}")
             _check_identical(partition, replicas)
+            self._check_nothing_vanished(leader)
             records_there = list(_records(leader))
             found = dict(records_there)
             for offset, value in offsets.items():
@@ -89,24 +118,26 @@ class Witness:
             _check_order(partition, records_there, records)
 
     def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
-        partition = hosted.partition
-        known = self._committed.setdefault(partition, {})
+        partition, epoch = hosted.partition, hosted.machine.leader_epoch
         high_watermark = hosted.machine.high_watermark
-        place = (name, life * 1_000_000 + hosted.machine.leader_epoch, partition)
+        place = (name, life, epoch, partition, hosted.topic_id)
         start = max(self._seen_to.get(place, 0), hosted.log.log_start)
         if start >= high_watermark:
             return
         for header in hosted.log.headers(start):
             if header.next_offset > high_watermark:
                 break
-            mark = _mark(header)
-            other = known.setdefault(header.base_offset, mark)
-            if other != mark:
-                raise Violation(
-                    f"I3/I4: {partition} offset {header.base_offset} was {other}, "
-                    f"{name} in epoch {hosted.machine.leader_epoch} shows {mark}"
-                )
+            self.shown(partition, hosted.topic_id, header, to=f"{name} in epoch {epoch}")
         self._seen_to[place] = high_watermark
+
+    def _check_nothing_vanished(self, leader: Hosted) -> None:
+        there = {header.base_offset: _mark(header) for header in leader.log.headers(0)}
+        for offset, mark in self._committed.get((leader.partition, leader.topic_id), {}).items():
+            if offset >= leader.log.log_start and there.get(offset) != mark:
+                raise Violation(
+                    f"I4: {leader.partition} offset {offset}: {mark} was shown, "
+                    f"{there.get(offset)} is there"
+                )
 
     def _replicas(self, partition: TopicPartition) -> Iterator[Hosted]:
         for node in self._cluster.brokers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 from simulation.etcd import SimEtcd
 from simulation.loop import InlineBlocking, LoopClock, Process, SimLoop, run_outside
@@ -23,6 +24,7 @@ from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import TailraceError
 from tailrace.transport import methods
+from tailrace.transport.rpc import Method
 from tailrace.v1 import controller_pb2
 
 BROKER_PORT = 9092
@@ -235,28 +237,36 @@ class SimCluster:
     async def create_topic(
         self, name: str, *, partitions: int, config: dict[str, str] | None = None
     ) -> None:
-        """Through the active controller, retried until it is done."""
-        process, host, _ = self.client_host("admin")
         request = controller_pb2.CreateTopicRequest(
             name=name, partitions=partitions, replication_factor=3, config=config or {}
         )
-        problem = ""
+        await self.ask_controller(methods.CONTROLLER_CREATE_TOPIC, request)
+
+    async def delete_topic(self, name: str) -> None:
+        """Have it deleted; it may take a while until the name is free."""
+        request = controller_pb2.DeleteTopicRequest(name=name)
+        await self.ask_controller(methods.CONTROLLER_DELETE_TOPIC, request)
+
+    async def ask_controller(self, method: Method[Any, Any], request: Any) -> Any:
+        """Ask the active controller, again and again until it says yes."""
+        process, host, _ = self.client_host("admin")
+        answer: Any = None
         for _ in range(100):
             node = await self.active_controller()
             channel = host.channel(f"{node.name}:{CONTROLLER_PORT}")
-            call = channel.call(methods.CONTROLLER_CREATE_TOPIC, request, timeout_ms=5_000)
-            problem = await process.spawn("create topic", _caught(call))
+            call = channel.call(method, request, timeout_ms=5_000)
+            answer = await process.spawn(method.name, _caught(call))
             await channel.close()
-            if not problem:
-                return
+            if not isinstance(answer, str):
+                return answer
             await asyncio.sleep(0.2)
-        raise AssertionError(f"the topic was never made: {problem}")
+        raise AssertionError(f"{method.name} was never done: {answer}")
 
 
-async def _caught(call: Awaitable[controller_pb2.CreateTopicResponse]) -> str:
-    """What went wrong, if anything did."""
+async def _caught(call: Awaitable[Any]) -> Any:
+    """The answer, or what went wrong in words."""
     try:
         response = await call
     except TailraceError as error:
         return str(error)
-    return response.message if response.error else ""
+    return (response.message or "refused") if response.error else response

@@ -16,6 +16,8 @@ from simulation.fabric import Weather
 from simulation.scenario import Run
 from tailrace.replication.partition import Role
 
+CLIENTS = ["p0", "p1", "r0", "r1"]
+
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 
 
@@ -159,7 +161,7 @@ async def cut_off(nemesis: Nemesis) -> None:
     node = nemesis.some_node()
     network = nemesis.cluster.network
     others = [each.name for each in nemesis.cluster.nodes if each is not node]
-    others += ["p0", "p1"]
+    others += CLIENTS
     way = nemesis.rng.randrange(3)
     if way == 0:
         network.isolate(node.name, others)
@@ -182,7 +184,7 @@ async def cut_pair(nemesis: Nemesis) -> None:
 
 
 async def break_connections(nemesis: Nemesis) -> None:
-    names = [each.name for each in nemesis.cluster.nodes] + ["p0", "p1"]
+    names = [each.name for each in nemesis.cluster.nodes] + CLIENTS
     one, other = nemesis.rng.sample(names, 2)
     nemesis.cluster.network.break_connections(one, other)
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from simulation.checkers import Violation, Witness
 from simulation.cluster import SimCluster
 from simulation.loop import SimLoop
+from simulation.readers import Reading
 from tailrace.errors import TailraceError
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Role
@@ -43,6 +44,7 @@ class Run:
         self._config = config
         self._producers = producers
         self._stopping = False
+        self.readings: list[Reading] = []
 
     async def play(self, faults: Faults | None = None, *, load_s: float = 5.0) -> None:
         """Start, load, break, heal, and check."""
@@ -51,6 +53,7 @@ class Run:
         await cluster.create_topic(TOPIC, partitions=self._partitions, config=self._config)
         looking = self.loop.create_task(self._look())
         writers = [self._writer(number) for number in range(self._producers)]
+        self.read_anew()
         if faults is None:
             await asyncio.sleep(load_s)
         else:
@@ -64,8 +67,16 @@ class Run:
         self.witness.look()
         self.witness.check_end(self.sent)
         problems = cluster.problems + cluster.network.handler_failures
+        problems += [f"I4: {r.name}: {r.ended_by!r}" for r in self.readings if r.ended_by]
         if problems:
             raise Violation("; ".join(problems))
+
+    def read_anew(self) -> None:
+        """Programs that know nothing yet read all partitions from the beginning."""
+        self.readings = [
+            Reading(self.cluster, self.witness, TopicPartition(TOPIC, number))
+            for number in range(self._partitions)
+        ]
 
     def heal(self) -> None:
         """End all faults and start everything that is down."""
@@ -125,7 +136,7 @@ class Run:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _settle(self, writers: list[asyncio.Task[None]]) -> None:
-        """I6: within a minute all that was sent is acknowledged and all replicas are in sync."""
+        """I6: within a minute all is acknowledged and read, and all replicas are in sync."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 for writer in writers:
@@ -175,7 +186,18 @@ class Run:
                         return False
             if leaders != 1 or len(ends) != 1:
                 return False
+            ((log_end, _),) = ends
+            if not self._is_read(number, log_end):
+                return False
         return True
+
+    def _is_read(self, number: int, log_end: int) -> bool:
+        """Whether all of a partition was read, by those that could."""
+        return all(
+            reading.position == log_end or reading.ended_by is not None
+            for reading in self.readings
+            if reading.partition.partition == number
+        )
 
     def _state(self) -> str:
         lines = []
@@ -190,4 +212,7 @@ class Run:
                     f"{machine.leader_epoch} leader {machine.leader} isr {machine.isr} "
                     f"elr {machine.elr} hw {machine.high_watermark} end {hosted.log.log_end}"
                 )
+        lines += [
+            f"{each.name} has read {each.partition} to {each.position}" for each in self.readings
+        ]
         return "\n  ".join(["", *lines])

@@ -15,13 +15,14 @@ import pytest
 from simulation.cluster import BrokerNode, ControllerNode
 from simulation.loop import SimLoop
 from simulation.scenario import TOPIC, Run
+from tailrace.errors import UnknownTopic, UnknownTopicId
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Role
 
 pytestmark = pytest.mark.simulation
 
 PARTITION = TopicPartition(TOPIC, 0)
-SEEDS = range(3)
+SEEDS = range(5)
 BROKER_LEASE_S = 5.0
 LAG_S = 3.0
 
@@ -326,6 +327,31 @@ async def f32_acknowledgements_are_lost(run: Run) -> None:
         await asyncio.sleep(run.rng.uniform(0.1, 0.6))
 
 
+async def f34_topic_is_made_anew(run: Run) -> None:
+    """Deleted and made again under the same name, under a writer and readers with old offsets."""
+    await settled(run)
+    former = [reading.topic_id for reading in run.readings]
+    away = (await followers(run))[0] if run.rng.random() < 0.5 else None
+    if away is not None:
+        # It misses the deletion, and comes back with the old data.
+        away.kill()
+    run.witness.topic_goes()
+    await run.cluster.delete_topic(TOPIC)
+    if away is not None:
+        await asyncio.sleep(run.rng.uniform(0, 2))
+        away.start()
+    await run.cluster.create_topic(TOPIC, partitions=2)
+    await asyncio.sleep(1)
+    run.witness.topic_is_there()
+    await asyncio.sleep(3)
+    for reading in run.readings:
+        assert isinstance(reading.ended_by, UnknownTopicId | UnknownTopic), reading.ended_by
+        # It has seen nothing of the new one, whose offsets begin below its own.
+        assert reading.topic_id in former
+    run.read_anew()
+    await asyncio.sleep(1)
+
+
 SCRIPTS: dict[str, Script] = {
     "F1": f1_follower_restarts_and_leads,
     "F2": f2_fast_double_failover,
@@ -348,6 +374,7 @@ SCRIPTS: dict[str, Script] = {
     "F20": f20_history_is_compacted_away,
     "F21": f21_asymmetric_partition,
     "F32": f32_acknowledgements_are_lost,
+    "F34": f34_topic_is_made_anew,
 }
 
 

@@ -319,7 +319,10 @@ def _check_epoch(hosted: Hosted, wanted: int) -> None:
 
 def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition) -> None:
     """Refuse to go on where the client's past is not this log's past."""
-    log = hosted.log
+    log, epoch = hosted.log, hosted.machine.leader_epoch
+    if wanted.last_epoch > epoch:
+        # A newer leadership than ours has been seen: we are the one who does not know yet.
+        raise UnknownEpoch(f"{hosted.partition}: read in {wanted.last_epoch}, here is {epoch}")
     is_above = wanted.offset > log.log_end and wanted.last_epoch < 0
     if wanted.offset < log.log_start or is_above:
         raise OffsetOutOfRange(wanted.offset, log_start=log.log_start, log_end=log.log_end)

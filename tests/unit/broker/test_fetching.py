@@ -230,6 +230,16 @@ async def test_offsets_outside_of_the_log_are_refused(trio: Trio) -> None:
 
 
 @simulate
+async def test_a_leader_of_the_past_does_not_call_the_present_gone(trio: Trio) -> None:
+    await lead_alone(trio)
+    await trio.produce()
+    # This was read in an epoch that this broker has not heard of: it is replaced, and knows not.
+    for offset in (2, 3, 9):
+        part = await refusal(trio, wanted(offset, leader_epoch=0, last_epoch=1))
+        assert code_name(part.error) == "UNKNOWN_EPOCH"
+
+
+@simulate
 async def test_a_past_that_is_gone_is_told_with_where_it_parted(trio: Trio) -> None:
     await lead_alone(trio)
     await trio.produce()
