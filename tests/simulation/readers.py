@@ -13,7 +13,8 @@ from random import Random
 from simulation.checkers import Violation, Witness
 from simulation.cluster import SimCluster
 from simulation.loop import LoopClock
-from tailrace.client.reader import Fetched, PartitionReader
+from tailrace.client.fetch_plan import Fetched
+from tailrace.client.reader import PartitionReader
 from tailrace.errors import TailraceError
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 
@@ -28,7 +29,7 @@ class Reading:
         self.partition = partition
         self.name = f"r{partition.partition}"
         self.position = 0
-        self.last_epoch = NO_LEADER_EPOCH
+        self.last_epoch: int = NO_LEADER_EPOCH
         self.topic_id = ""
         self.ended_by: TailraceError | None = None
         self.lives = 0
