@@ -175,5 +175,6 @@ def compact_once(
     assert work is not None
     work.run()
     report = end_compaction(log, work)
+    work.release()
     assert report is not None
     return report

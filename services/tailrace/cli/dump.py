@@ -26,6 +26,7 @@ from tailrace.cli.entries import (
 )
 from tailrace.epochs import EpochEntry
 from tailrace.errors import CorruptBatch, CorruptCheckpoint
+from tailrace.log.audit.findings import NO_OFFSET
 from tailrace.log.audit.index_check import read_offset_index, read_time_index
 from tailrace.log.audit.inspection import Damage, base_in_name, scan
 from tailrace.log.audit.overlay import ReadOnlyFiles
@@ -44,7 +45,7 @@ from tailrace.log.checkpoints import (
     PartitionMetadata,
     decode_named,
 )
-from tailrace.log.flushing import SYNC_FAILED_FILE
+from tailrace.log.flushing import SYNC_FAILED_FILE, decode_marker
 from tailrace.log.manager import LOCK_FILE
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
@@ -265,9 +266,14 @@ def _snapshot(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) 
 def _marker(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
     name = path.rpartition("/")[2]
     yield FileEntry(path=path, kind=kind, size_bytes=files.size(path))
-    text = _read_small(files, path).decode("ascii", "replace").strip()
-    what = "last holder" if name == LOCK_FILE else "trusted below offset"
-    yield PropertyEntry(name=what, value=text)
+    data = _read_small(files, path)
+    if name == LOCK_FILE:
+        holder = data.decode("ascii", "replace").strip()
+        yield PropertyEntry(name="last holder", value=holder)
+        return
+    offset = decode_marker(data, otherwise=NO_OFFSET)
+    value = str(offset) if offset != NO_OFFSET else "the recovery point: the marker is damaged"
+    yield PropertyEntry(name="trusted below offset", value=value)
 
 
 def _checkpoint(

@@ -21,11 +21,13 @@ from typing import Final
 
 from tailrace.log.checkpoints import LEADER_EPOCHS, write_atomically
 from tailrace.log.segment import Storage
+from tailrace.record.codec import crc32c
 
 # Left behind by a failed sync: nothing above the offset in it may be trusted at the next opening.
 SYNC_FAILED_FILE: Final = "sync-failed"
-_MARKER: Final = re.compile(rb"[0-9]{1,18}")
-_MARKER_BYTES_MAX: Final = 18
+# The offset, and the CRC-32C of its digits: an offset with a flipped bit would trust too much.
+_MARKER: Final = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
+_MARKER_BYTES_MAX: Final = 18 + 1 + 8 + 1
 
 
 class Changes:
@@ -129,7 +131,7 @@ def mark_failed_sync(storage: Storage, folder: str, durable_end: int, error: OSE
     note_failed_sync(storage, folder, durable_end)
     marker = f"{folder}/{SYNC_FAILED_FILE}"
     try:
-        write_atomically(storage.files, marker, str(durable_end).encode(), durable=True)
+        write_atomically(storage.files, marker, encode_marker(durable_end), durable=True)
     except OSError as second:
         error.add_note(f"the marker {marker} could not be written either: {second}")
 
@@ -151,10 +153,21 @@ def failed_sync_limit(storage: Storage, folder: str, recovery_point: int) -> int
         return noted
     marked = recovery_point
     if storage.files.size(path) <= _MARKER_BYTES_MAX:
-        data = storage.files.read(path)
-        if _MARKER.fullmatch(data) is not None:
-            marked = int(data)
+        marked = decode_marker(storage.files.read(path), otherwise=recovery_point)
     return marked if noted is None else min(marked, noted)
+
+
+def encode_marker(durable_end: int) -> bytes:
+    digits = str(durable_end).encode("ascii")
+    return b"%s %08x\n" % (digits, crc32c(digits))
+
+
+def decode_marker(data: bytes, *, otherwise: int) -> int:
+    """The offset in a marker; what stands for it when the marker is damaged."""
+    match = _MARKER.fullmatch(data)
+    if match is None or crc32c(match[1]) != int(match[2], 16):
+        return otherwise
+    return int(match[1])
 
 
 def forget_failed_sync(storage: Storage, folder: str) -> None:

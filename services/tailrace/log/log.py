@@ -342,7 +342,7 @@ class PartitionLog:
         if {(cleaned.base_offset, cleaned.next_offset), swap} != {theirs}:
             raise InvariantViolation(f"{self.partition}: no segments for {swap}")
         with self._cutting():
-            swap_in(self.storage.files, self.folder, swap)
+            swap_in(self.storage.files, self.folder, cleaned.path, swap)
         for each in (cleaned, *old):
             each.forget()
         cleaned.path = old[0].path

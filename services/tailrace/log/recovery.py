@@ -5,7 +5,8 @@ below the recovery point is trusted, what is above is scanned with its checksums
 cut at the first batch that is torn or damaged. Damage *below* the recovery point is not cut away
 silently: those records were durable and may be acknowledged, so `DamagedLog` is raised, and the
 caller repairs the replica from its leader: `accept_loss=True` verifies the whole log, cuts it at
-the damage and opens what is before. What was given up (below the log start) cannot be damaged.
+the damage and opens what is before. What was given up (below the log start) cannot be damaged: a
+segment that is damaged there and whole above is shortened from its front (`tailrace.log.salvage`).
 
 Opening is idempotent: killed at any point and started again it comes to the same log, and every
 segment that was recovered is reported by `progress`, so that a loop of crashes still advances.
@@ -33,6 +34,7 @@ from tailrace.log.checkpoints import (
 from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_failed_sync
 from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
+from tailrace.log.salvage import copy_from, find_batch
 from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
 from tailrace.log.snapshots import load_producers, remove_snapshots
 from tailrace.log.swap import (
@@ -226,6 +228,11 @@ class _Opening:
             segment = segments[at]
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
             problem = self._scan(segment, epochs, recovery)
+            if problem is not None and segment.next_offset < recovery.log_start:
+                salvaged = self._salvage(segment, recovery.log_start, problem)
+                if salvaged is not None:
+                    segment = segments[at] = salvaged
+                    problem = self._scan(segment, epochs, recovery)
             if problem is None and following not in {None, segment.next_offset}:
                 problem = f"offsets {segment.next_offset} to {following} are missing"
             if segment.next_offset < recovery.recovery_point and (problem or following is None):
@@ -284,6 +291,28 @@ class _Opening:
         except CorruptBatch as error:
             return str(error)
         return None
+
+    def _salvage(self, damaged: Segment, log_start: int, problem: str) -> Segment | None:
+        """Give up the damaged front of a segment, if all of it was given up before; else None.
+
+        What is left gets a file of its own, named by its first offset. Killed in between there are
+        both: the old one is then below the log start as a whole, and goes for that.
+        """
+        files = self.storage.files
+        found = find_batch(damaged, files.size(damaged.path), up_to=log_start)
+        if found is None:
+            return None
+        position, base = found
+        path = f"{self.folder}/{segment_name(base, LOG_SUFFIX)}"
+        copy_from(files, damaged.path, position, path)
+        files.sync_folder(self.folder)
+        damaged.remove()
+        files.sync_folder(self.folder)
+        remove_snapshots(self.storage, self.folder, lambda offset: offset < base)
+        self.report.mended.append(
+            f"{damaged.path} begins at offset {base} now: {problem}, below the log start"
+        )
+        return self._found_segment(base)
 
     def _admit_loss(self, segment: Segment, recovery: _Recovery, problem: str) -> None:
         """The log ends below what was durable: refuse that, or make it so, durably."""

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, NamedTuple
 
 from tailrace.errors import BatchFault, CorruptBatch, CorruptCheckpoint
@@ -90,6 +91,8 @@ class Storage:
     indexes: IndexCache
     # For the folders of logs with a failed sync, what was durable then; see `flushing`.
     failed_syncs: dict[str, int] = field(default_factory=dict)
+    # Gives each file that a compaction writes a name of its own.
+    cleaned_numbers: Iterator[int] = field(default_factory=count)
 
 
 class Slice(NamedTuple):

@@ -1,7 +1,8 @@
 """How compacted segments take the place of old ones, so that a crash at any point loses nothing.
 
-A compaction writes `<base>.<end>.cleaned`, which stands for every old segment whose base offset
-lies in [base, end). The steps, each durable before the next:
+A compaction writes a `<base>.<number>.cleaned`; the number is its own, so that one that was given
+up and still runs never writes to the file of the next. The file stands for every old segment whose
+base offset lies in [base, end). The steps, each durable before the next:
 
 1. the cleaned file is synced;
 2. it is renamed to `<base>.<end>.swap`: from here on the compaction has happened;
@@ -39,17 +40,17 @@ class SwapRange(NamedTuple):
     end: int
 
 
-def cleaned_path(folder: str, swap: SwapRange) -> str:
-    return f"{folder}/{swap.base:020d}.{swap.end:020d}{CLEANED_SUFFIX}"
+def cleaned_path(folder: str, base: int, number: int) -> str:
+    return f"{folder}/{base:020d}.{number:020d}{CLEANED_SUFFIX}"
 
 
 def swap_path(folder: str, swap: SwapRange) -> str:
     return f"{folder}/{swap.base:020d}.{swap.end:020d}{SWAP_SUFFIX}"
 
 
-def swap_in(files: Files, folder: str, swap: SwapRange) -> None:
-    """Steps 2 to 4, for a cleaned file that was synced."""
-    files.rename(cleaned_path(folder, swap), swap_path(folder, swap))
+def swap_in(files: Files, folder: str, cleaned: str, swap: SwapRange) -> None:
+    """Steps 2 to 4, for the path of a cleaned file that was synced."""
+    files.rename(cleaned, swap_path(folder, swap))
     files.sync_folder(folder)
     finish_swap(files, folder, swap)
 

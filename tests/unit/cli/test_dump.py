@@ -33,6 +33,7 @@ from tailrace.cli.entries import (
     TimeIndexEntry,
 )
 from tailrace.cli.sources import SourceFiles
+from tailrace.log.flushing import encode_marker
 from tailrace.record.build import BatchBuilder
 from tailrace.record.codec import Compression, crc32c
 
@@ -196,9 +197,13 @@ def test_markers(closed: Path, tmp_path: Path) -> None:
     assert isinstance(holder, PropertyEntry)
     assert holder.value.isdigit()
     path = tmp_path / "sync-failed"
-    path.write_text("300")
+    path.write_bytes(encode_marker(300))
     _, offset = _dump(path)
     assert offset == PropertyEntry(name="trusted below offset", value="300")
+    path.write_bytes(encode_marker(300).replace(b"300", b"301"))
+    _, offset = _dump(path)
+    assert isinstance(offset, PropertyEntry)
+    assert "the marker is damaged" in offset.value
 
 
 @pytest.mark.parametrize(

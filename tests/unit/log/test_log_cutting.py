@@ -350,7 +350,7 @@ def test_a_swapped_segment_is_read_from_then_on(small: LogBench, disk: SimFiles)
         size=first.size + second.size,
         index_interval_bytes=0,
     )
-    twin.path = cleaned_path(small.folder, swap)
+    twin.path = cleaned_path(small.folder, swap.base, 0)
     disk.open(twin.path, create=True).write_at(0, [disk.read(first.path), disk.read(second.path)])
     before = state_of(log)
     assert log.swap_segments(twin, swap) == [first, second]

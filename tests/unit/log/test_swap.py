@@ -18,6 +18,7 @@ from tailrace.log.swap import (
 
 FOLDER = "/t-0"
 SWAP = SwapRange(10, 30)
+CLEANED = cleaned_path(FOLDER, SWAP.base, 7)
 BASES = (0, 10, 20, 30)
 DONE = sorted(
     [
@@ -47,7 +48,7 @@ def files(disk: SimFiles) -> SimFiles:
     write(disk, f"{FOLDER}/{segment_name(20, '.timeindex')}", b"old time index")
     write(disk, f"{FOLDER}/{segment_name(20, '.snapshot')}", b"snapshot")
     write(disk, f"{FOLDER}/leader-epoch-checkpoint", b"epochs")
-    write(disk, cleaned_path(FOLDER, SWAP), b"new")
+    write(disk, CLEANED, b"new")
     disk.sync_folder(FOLDER)
     disk.sync_folder("/")
     return disk
@@ -65,13 +66,13 @@ def test_segment_bases_are_those_of_log_files_only(files: SimFiles) -> None:
 
 
 def test_paths_say_what_the_file_stands_for() -> None:
+    assert f"{FOLDER}/00000000000000000010.00000000000000000007.cleaned" == CLEANED
     name = "00000000000000000010.00000000000000000030"
-    assert cleaned_path(FOLDER, SWAP) == f"{FOLDER}/{name}.cleaned"
     assert swap_path(FOLDER, SWAP) == f"{FOLDER}/{name}.swap"
 
 
 def test_the_compacted_file_takes_the_place_of_its_range(files: SimFiles) -> None:
-    swap_in(files, FOLDER, SWAP)
+    swap_in(files, FOLDER, CLEANED, SWAP)
     assert files.list(FOLDER) == DONE
     assert [content(files, base) for base in (0, 10, 30)] == [b"old", b"new", b"old"]
     files.crash(power_loss=True)
@@ -81,7 +82,7 @@ def test_the_compacted_file_takes_the_place_of_its_range(files: SimFiles) -> Non
 
 def test_unfinished_swaps_are_found(files: SimFiles) -> None:
     assert unfinished_swaps(files, FOLDER) == []
-    files.rename(cleaned_path(FOLDER, SWAP), swap_path(FOLDER, SWAP))
+    files.rename(CLEANED, swap_path(FOLDER, SWAP))
     write(files, f"{FOLDER}/10.30.swap", b"not one of ours")
     assert unfinished_swaps(files, FOLDER) == [SWAP]
 
@@ -94,7 +95,7 @@ def test_killed_anywhere_it_has_happened_or_not(
 ) -> None:
     files.crash_at_operation(operation)
     try:
-        swap_in(files, FOLDER, SWAP)
+        swap_in(files, FOLDER, CLEANED, SWAP)
     except SimulatedCrash:
         files.crash(power_loss=power_loss)
     # The next opening may be killed too, and so on.
@@ -106,7 +107,7 @@ def test_killed_anywhere_it_has_happened_or_not(
             break
         except SimulatedCrash:
             files.crash(power_loss=power_loss)
-    if files.exists(cleaned_path(FOLDER, SWAP)):
+    if files.exists(CLEANED):
         assert [content(files, base) for base in BASES] == [b"old"] * 4
     else:
         for swap in unfinished_swaps(files, FOLDER):

@@ -27,7 +27,7 @@ from tailrace.log.checkpoints import (
     CleanPartition,
     decode,
 )
-from tailrace.log.flushing import SYNC_FAILED_FILE
+from tailrace.log.flushing import SYNC_FAILED_FILE, decode_marker
 from tailrace.log.log import PartitionLog
 from tailrace.log.producers import ProducerStates
 from tailrace.log.segment import (
@@ -42,7 +42,6 @@ from tailrace.model import TopicPartition
 
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _SWAP_NAME: Final = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.swap")
-_OFFSET_DIGITS_MAX: Final = 20
 _KNOWN_NAMES: Final = {LEADER_EPOCHS.file_name, PARTITION_METADATA.file_name, SYNC_FAILED_FILE}
 
 
@@ -227,9 +226,8 @@ class _PartitionCheck:
         data = self._read(path)
         if data is None:
             return
-        text = data[:_OFFSET_DIGITS_MAX].decode("ascii", "replace").strip()
-        what = f"a sync failed: from offset {text} on nothing can be trusted"
-        offset = int(text) if text.isdecimal() else 0
+        offset = decode_marker(data, otherwise=self.stored.recovery_point)
+        what = f"a sync failed: from offset {offset} on nothing can be trusted"
         self._add(Kind.SYNC_FAILED, path, what, offset=offset)
 
     def _snapshots(self, names: list[str]) -> None:

@@ -8,7 +8,7 @@ chunk, which live as long as it does. Nothing here knows what compaction does wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -38,6 +38,15 @@ class ReadBatch(NamedTuple):
 Chunk = list[ReadBatch]
 
 
+class Piece(NamedTuple):
+    """A run of whole batches of a segment: where they lie, and the offsets that they take."""
+
+    start_bytes: int
+    end_bytes: int
+    base_offset: int
+    next_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
     """A segment that is being compacted: what of it never changes while it is closed."""
@@ -50,6 +59,29 @@ class SourceSegment:
     created_ms: int
     appended_ms: int
 
+    @property
+    def whole(self) -> Piece:
+        return Piece(0, self.size_bytes, self.base_offset, self.next_offset)
+
+
+class Epoch(NamedTuple):
+    """The leader epoch of the batches from this offset on."""
+
+    leader_epoch: int
+    base_offset: int
+
+
+class SurveyedChunk(NamedTuple):
+    """What is remembered of a chunk once all its bytes were verified and its keys mapped.
+
+    `must_read` says that it has something which stays whatever the map of keys says.
+    """
+
+    piece: Piece
+    epochs: tuple[Epoch, ...]
+    records: int
+    must_read: bool
+
 
 def read_chunks(
     file: OpenFile,
@@ -59,14 +91,17 @@ def read_chunks(
     decoded: range,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
     given_up: int = 0,
+    piece: Piece | None = None,
 ) -> Iterator[Chunk]:
     """All batches of a segment in chunks of about this size, those in a range of offsets decoded.
 
-    A batch larger than a chunk is one of its own. Control batches are never decoded.
+    A batch larger than a chunk is one of its own. Control batches are never decoded. With `piece`
+    only the batches in there.
     """
-    position, expected = 0, source.base_offset
-    while position < source.size_bytes:
-        left_bytes = source.size_bytes - position
+    piece = piece or source.whole
+    position, expected = piece.start_bytes, piece.base_offset
+    while position < piece.end_bytes:
+        left_bytes = piece.end_bytes - position
         data = file.read_at(position, min(max(chunk_bytes, HEADER_BYTES), left_bytes))
         chunk = _split(data, decoded, decoded_bytes_max, given_up)
         if not chunk and len(data) >= HEADER_BYTES:
@@ -83,7 +118,7 @@ def read_chunks(
             expected = header.next_offset
             position += header.length
         yield chunk
-    if expected != source.next_offset:
+    if expected != piece.next_offset:
         raise CorruptBatch(BatchFault.CUT_SHORT, f"{source.path} ends at offset {expected}")
 
 
@@ -106,6 +141,44 @@ def row_offsets(chunk: Chunk) -> Offsets:
             end = header.next_offset
     parts.append(np.arange(start, end))
     return np.concatenate(parts)
+
+
+def survey(chunk: Chunk, start_bytes: int, *, dirty_from: int) -> SurveyedChunk:
+    """Sum up a chunk that begins at this position of its segment."""
+    first, last = chunk[0].header, chunk[-1].header
+    end_bytes = start_bytes + sum(each.header.length for each in chunk)
+    epochs: list[Epoch] = []
+    for each in chunk:
+        header = each.header
+        if not epochs or epochs[-1].leader_epoch != header.leader_epoch:
+            epochs.append(Epoch(header.leader_epoch, header.base_offset))
+    return SurveyedChunk(
+        Piece(start_bytes, end_bytes, first.base_offset, last.next_offset),
+        tuple(epochs),
+        sum(each.header.record_count for each in chunk),
+        first.base_offset < dirty_from
+        or any(each.columns is None or each.columns.column("key").null_count > 0 for each in chunk),
+    )
+
+
+def pieces_left(
+    source: SourceSegment,
+    surveyed: Sequence[SurveyedChunk],
+    is_gone: Callable[[SurveyedChunk], bool],
+) -> Iterator[Piece | SurveyedChunk]:
+    """A segment as it is rewritten: what is gone as it was surveyed, between that what to read."""
+    rest = source.whole
+    for chunk in surveyed:
+        if not is_gone(chunk):
+            continue
+        if chunk.piece.start_bytes > rest.start_bytes:
+            yield Piece(
+                rest.start_bytes, chunk.piece.start_bytes, rest.base_offset, chunk.piece.base_offset
+            )
+        yield chunk
+        rest = rest._replace(start_bytes=chunk.piece.end_bytes, base_offset=chunk.piece.next_offset)
+    if rest.start_bytes < rest.end_bytes:
+        yield rest
 
 
 def _split(data: bytes, decoded: range, room_bytes: int, given_up: int) -> Chunk:

@@ -5,11 +5,14 @@ what there is to do. `CompactionWork.run` does it, in any thread, while the owne
 it reads closed segments and writes cleaned files beside them. `end_compaction`, on the owner's
 thread, puts these in the place of the old segments, one after the other, lowest first
 (`tailrace.log.swap`); the owner then stores `CompactionReport.cleaned_to` as cleaner checkpoint.
+At last `CompactionWork.release`, in any thread, lets go of the old files: only then does the
+system give back their blocks, which takes longer than all that the owner's thread has to do.
 
 The log has a clean part, below the checkpoint, and a dirty one. A pass maps the keys of the dirty
 part to their last offsets, as far as they fit into the dedupe buffer, and then goes through all
 segments from the first to where the map ends and writes what stays (`survivors` has the
-rules). A pass that did not come to the end is followed by another one.
+rules). Chunks of which the map says that nothing stays were verified when it was made, and are not
+read once more. A pass that did not come to the end is followed by another one.
 
 Killed at any point the log is as before or as after for each swapped range. Since lower ranges are
 swapped first, what supersedes a record is always still there when the record goes; and doing a
@@ -28,10 +31,12 @@ buffer too small for a single chunk of the dirty part is exceeded by the keys of
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -49,10 +54,14 @@ from tailrace.errors import (
 from tailrace.log.cleaning.chunks import (
     ALL_OFFSETS,
     Chunk,
+    Piece,
     ReadBatch,
     SourceSegment,
+    SurveyedChunk,
+    pieces_left,
     read_chunks,
     row_offsets,
+    survey,
 )
 from tailrace.log.cleaning.cleanable import Dirtiness, SegmentSpan, dirty_segments
 from tailrace.log.cleaning.rewriting import (
@@ -74,6 +83,7 @@ from tailrace.log.cleaning.survivors import (
     kept_rows,
     tombstones,
 )
+from tailrace.log.file_cache import CachedFile
 from tailrace.log.log import PartitionLog
 from tailrace.log.segment import Segment, Storage
 from tailrace.log.snapshots import remove_snapshots
@@ -83,13 +93,16 @@ from tailrace.record.view import BatchView
 
 # As `log.cleaner.dedupe.buffer.size` has it when nobody says otherwise.
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
-# The dirty part is read twice in chunks of this size, small enough that their memory is used again.
+# The dirty part is read twice, as far as something of it stays, in chunks of this size, small
+# enough that their memory is used again, and that many of them are gone as a whole.
 DIRTY_CHUNK_BYTES: Final = 4 << 20
 # The clean part is read once in larger chunks, because each looks up its keys in the whole map,
 # and making the map searchable takes as long for a small chunk as for a large one.
 CLEAN_CHUNK_BYTES: Final = 64 << 20
 # A merged batch this full (a share of what it may be) is copied rather than merged once more.
 COPIED_FROM_SHARE: Final = 0.5
+# So many of the old files are kept open until `release`; the rest go when they are replaced.
+HELD_FILES_MAX: Final = 64
 # A retention that reaches beyond this never ends: the field in the header holds no more.
 HORIZON_MS_MAX: Final = 2**63 - 1
 
@@ -209,7 +222,10 @@ def compact(
         if failure is None:
             return None
         raise failure from error
-    return end_compaction(log, work)
+    try:
+        return end_compaction(log, work)
+    finally:
+        work.release()
 
 
 @dataclass(slots=True)
@@ -248,6 +264,9 @@ class CompactionWork:
     _copied_blindly: list[str] = field(default_factory=list)
     # The base offset of the last batch of each living producer.
     _last_batches: dict[int, int] = field(default_factory=dict)
+    # What was verified and mapped, by the path of its segment.
+    _surveyed: dict[str, list[SurveyedChunk]] = field(default_factory=dict)
+    _held: list[CachedFile] = field(default_factory=list)
     _rewriter: Rewriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -263,12 +282,15 @@ class CompactionWork:
             if source.base_offset >= self._covered_to:
                 break
             rewriter.start_segment(source)
-            is_clean = source.next_offset <= self.dirty_from
-            chunk_bytes = self.clean_chunk_bytes if is_clean else self.dirty_chunk_bytes
-            covered = range(self._covered_to)
-            for chunk in self._chunks(source, chunk_bytes, covered):
-                self._rewrite(chunk, last)
+            is_gone = partial(self._is_gone, last, sorted(self._last_batches.values()))
+            for part in pieces_left(source, self._surveyed.pop(source.path, []), is_gone):
+                if isinstance(part, SurveyedChunk):
+                    self._pass_over(part)
+                else:
+                    self._rewrite_piece(source, part, last)
             end_offset = source.next_offset
+            if len(self._held) < HELD_FILES_MAX:
+                self._held.append(self.storage.cache.use(source.path))
         rewriter.finish(end_offset)
 
     def cancel(self) -> None:
@@ -291,6 +313,13 @@ class CompactionWork:
     def discard(self) -> None:
         """Remove what was written."""
         self._rewriter.discard()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files that were read; those that were replaced are gone with that."""
+        held, self._held = self._held, []
+        for file in held:
+            file.release()
 
     def report(self) -> CompactionReport:
         """What the pass came to, once `run` is through."""
@@ -317,7 +346,8 @@ class CompactionWork:
         for source in self.sources:
             if source.next_offset <= self.dirty_from:
                 continue
-            for chunk in self._chunks(source, self.dirty_chunk_bytes, dirty):
+            surveyed = self._surveyed[source.path] = []
+            for chunk in self._chunks(source, source.whole, self.dirty_chunk_bytes, dirty):
                 columns = [each.columns for each in chunk if each.columns is not None]
                 if columns:
                     keys = pa.concat_arrays([each.column("key") for each in columns])
@@ -326,8 +356,20 @@ class CompactionWork:
                     if not key_map.offer(keys.slice(skipped), offsets[skipped:]):
                         return key_map.last_offsets()
                 self._covered_to = chunk[-1].header.next_offset
+                start_bytes = surveyed[-1].piece.end_bytes if surveyed else 0
+                surveyed.append(survey(chunk, start_bytes, dirty_from=self.dirty_from))
                 self._note_last_batches(each.header for each in chunk)
         return key_map.last_offsets()
+
+    def _is_gone(self, last: LastOffsets, last_batches: list[int], chunk: SurveyedChunk) -> bool:
+        """Whether nothing of a chunk stays, so that it need not be read once more."""
+        if chunk.must_read:
+            return False
+        ends = (chunk.piece.base_offset, chunk.piece.next_offset)
+        rows = np.searchsorted(last.offsets, ends)
+        return bool(rows[0] == rows[1]) and bisect_left(last_batches, ends[0]) == bisect_left(
+            last_batches, ends[1]
+        )
 
     def _find_last_batches(self) -> None:
         """Look in the clean part for those producers that wrote nothing to the dirty one."""
@@ -351,8 +393,10 @@ class CompactionWork:
             if header.producer_id in self.producer_ids and header.base_sequence >= 0:
                 self._last_batches[header.producer_id] = header.base_offset
 
-    def _chunks(self, source: SourceSegment, chunk_bytes: int, decoded: range) -> Iterator[Chunk]:
-        offset = source.base_offset
+    def _chunks(
+        self, source: SourceSegment, piece: Piece, chunk_bytes: int, decoded: range
+    ) -> Iterator[Chunk]:
+        offset = piece.base_offset
         try:
             with self.storage.cache.use(source.path) as file:
                 chunks = read_chunks(
@@ -361,6 +405,7 @@ class CompactionWork:
                     chunk_bytes=chunk_bytes,
                     decoded=decoded,
                     given_up=self.log_start,
+                    piece=piece,
                 )
                 for chunk in chunks:
                     if self._cancelled:
@@ -378,6 +423,18 @@ class CompactionWork:
         )
 
     # Writing.
+
+    def _pass_over(self, chunk: SurveyedChunk) -> None:
+        """Nothing of the chunk stays; its epochs do."""
+        self.progress.records_before += chunk.records
+        for each in chunk.epochs:
+            self._rewriter.enter_epoch(each.leader_epoch, each.base_offset)
+
+    def _rewrite_piece(self, source: SourceSegment, piece: Piece, last: LastOffsets) -> None:
+        is_clean = source.next_offset <= self.dirty_from
+        chunk_bytes = self.clean_chunk_bytes if is_clean else self.dirty_chunk_bytes
+        for chunk in self._chunks(source, piece, chunk_bytes, range(self._covered_to)):
+            self._rewrite(chunk, last)
 
     def _rewrite(self, chunk: Chunk, last: LastOffsets) -> None:
         verdict = self._judge(chunk, last)

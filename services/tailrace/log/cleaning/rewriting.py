@@ -94,9 +94,13 @@ class Rewriter:
 
     def enter(self, header: BatchHeader) -> None:
         """The batch comes next in the old segments, whatever is left of it."""
-        if header.leader_epoch != self._epoch:
-            self._cover(header.base_offset)
-            self._epoch = header.leader_epoch
+        self.enter_epoch(header.leader_epoch, header.base_offset)
+
+    def enter_epoch(self, leader_epoch: int, base_offset: int) -> None:
+        """The batches from this offset on are of this epoch, whatever is left of them."""
+        if leader_epoch != self._epoch:
+            self._cover(base_offset)
+            self._epoch = leader_epoch
 
     def adjoins(self, header: BatchHeader) -> bool:
         """Whether the offsets up to this batch are covered without it, or can be."""
@@ -263,13 +267,11 @@ class _Run:
 class _Output:
     """One cleaned file while it is written, and its index, which grows with it."""
 
-    __slots__ = ("_folder", "_gathered", "_gathered_bytes", "_storage", "index", "segment")
+    __slots__ = ("_gathered", "_gathered_bytes", "index", "segment")
 
     def __init__(
         self, storage: Storage, folder: str, source: SourceSegment, limits: RewriteLimits
     ) -> None:
-        self._storage = storage
-        self._folder = folder
         self._gathered: list[tuple[BatchHeader, Buffer]] = []
         self._gathered_bytes = 0
         self.index = SegmentIndex()
@@ -283,8 +285,8 @@ class _Output:
             index_interval_bytes=limits.index_interval_bytes,
             index=self.index,
         )
-        # Where the file will end is not known yet: until then its name says that it is empty.
-        self.segment.path = cleaned_path(folder, SwapRange(source.base_offset, source.base_offset))
+        number = next(storage.cleaned_numbers)
+        self.segment.path = cleaned_path(folder, source.base_offset, number)
         with storage.cache.use(self.segment.path, create=True) as file:
             file.truncate(0)
 
@@ -299,16 +301,10 @@ class _Output:
             self._write()
 
     def close(self, end_offset: int) -> CleanedSegment:
-        """Write and sync the rest, and give the file the name that says what it stands for."""
+        """Write and sync the rest, and say what the file stands for."""
         self._write()
-        segment = self.segment
-        segment.sync()
-        swap = SwapRange(segment.base_offset, end_offset)
-        path = cleaned_path(self._folder, swap)
-        self._storage.files.rename(segment.path, path)
-        self._storage.cache.forget(segment.path)
-        segment.path = path
-        return CleanedSegment(swap, segment)
+        self.segment.sync()
+        return CleanedSegment(SwapRange(self.segment.base_offset, end_offset), self.segment)
 
     def _write(self) -> None:
         if self._gathered:

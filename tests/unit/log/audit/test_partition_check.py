@@ -39,6 +39,7 @@ from tailrace.log.checkpoints import (
     decode,
     encode,
 )
+from tailrace.log.flushing import encode_marker
 from tailrace.log.producers import ProducerStates
 from tailrace.model import LeaderEpoch, Offset
 
@@ -197,7 +198,7 @@ def test_clean_marker_that_does_not_fit(closed: Path) -> None:
 
 
 def test_failed_sync(killed: Path) -> None:
-    (killed / FOLDER / "sync-failed").write_text(str(FLUSHED + 50))
+    (killed / FOLDER / "sync-failed").write_bytes(encode_marker(FLUSHED + 50))
     found = only(killed)
     assert found.kind is Kind.SYNC_FAILED
     assert (found.recovery.first_lost, found.recovery.last_lost) == (FLUSHED + 50, RECORDS - 1)

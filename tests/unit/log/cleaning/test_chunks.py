@@ -8,7 +8,18 @@ from simulation.compaction_model import compact_once
 from simulation.log_bench import LogBench, append, batch
 from simulation.storage import SimFiles
 from tailrace.errors import CorruptBatch
-from tailrace.log.cleaning.chunks import ALL_OFFSETS, Chunk, SourceSegment, read_chunks, row_offsets
+from tailrace.log.cleaning.chunks import (
+    ALL_OFFSETS,
+    Chunk,
+    Epoch,
+    Piece,
+    SourceSegment,
+    SurveyedChunk,
+    pieces_left,
+    read_chunks,
+    row_offsets,
+    survey,
+)
 from tailrace.log.log import PartitionLog
 from tailrace.record.codec import Compression
 
@@ -80,6 +91,48 @@ def test_offsets_of_compacted_batches_are_their_own(bench: LogBench) -> None:
     log.flush()
     compact_once(log)
     assert [row_offsets(each).tolist() for each in chunks_of(log, 1)] == [[2, 3]]
+
+
+def surveyed_of(log: PartitionLog, *, dirty_from: int = 0) -> list[SurveyedChunk]:
+    found: list[SurveyedChunk] = []
+    for chunk in chunks_of(log, 1):
+        start_bytes = found[-1].piece.end_bytes if found else 0
+        found.append(survey(chunk, start_bytes, dirty_from=dirty_from))
+    return found
+
+
+def test_a_survey_sums_up_what_rewriting_needs_to_know(bench: LogBench) -> None:
+    log = bench.open()
+    append(log, batch(b"1", b"2", key=b"a"))
+    append(log, batch(b"3", key=b"a"), epoch=4)
+    append(log, batch(b"4"), epoch=4)
+    first, second, third = surveyed_of(log, dirty_from=1)
+    assert first.must_read, "it begins in the clean part"
+    assert not second.must_read
+    assert third.must_read, "a record without a key stays"
+    assert (first.records, first.epochs, second.epochs) == (2, (Epoch(0, 0),), (Epoch(4, 2),))
+    assert second.piece == Piece(first.piece.end_bytes, third.piece.start_bytes, 2, 3)
+    assert third.piece.end_bytes == log.segments[0].size
+
+
+@pytest.mark.parametrize("gone", [set(), {0}, {11}, {3, 4}, {0, 2, 11}, set(range(12))])
+def test_what_is_gone_and_what_is_left_to_read_make_up_the_segment(
+    log: PartitionLog, gone: set[int]
+) -> None:
+    source = source_of(log)
+    surveyed = surveyed_of(log)
+    wanted = {surveyed[number].piece for number in gone}
+    parts = list(pieces_left(source, surveyed, lambda chunk: chunk.piece in wanted))
+    pieces = [each.piece if isinstance(each, SurveyedChunk) else each for each in parts]
+    assert {each.piece for each in parts if isinstance(each, SurveyedChunk)} == wanted
+    assert [each.start_bytes for each in pieces] == [0, *(each.end_bytes for each in pieces[:-1])]
+    assert (pieces[-1].end_bytes, pieces[-1].next_offset) == (source.size_bytes, 36)
+    with log.storage.cache.use(source.path) as file:
+        for part in parts:
+            if isinstance(part, Piece):
+                chunks = read_chunks(file, source, chunk_bytes=700, decoded=ALL_OFFSETS, piece=part)
+                offsets = [at for chunk in chunks for at in row_offsets(chunk).tolist()]
+                assert offsets == list(range(part.base_offset, part.next_offset))
 
 
 def test_a_flipped_bit_is_found(disk: SimFiles, log: PartitionLog) -> None:

@@ -408,7 +408,76 @@ def test_a_checkpoint_in_the_middle_of_a_batch(bench: LogBench) -> None:
     assert pairs_of(log) == [(0, "a", "1"), (2, "c", "1"), (3, "b", "2")]
 
 
+def test_what_is_all_superseded_is_read_once(bench: LogBench, disk: SimFiles) -> None:
+    log = bench.open()
+    for number in range(40):
+        append(log, keyed(*((f"k{row}", f"{number}") for row in range(20))))
+    closed(log)
+    work = begin(log, chunk_bytes=1)
+    assert work is not None
+    work.run()
+    size_bytes = sum(each.size for each in log.segments)
+    last_bytes = headers_of(log)[-1].length
+    assert work.progress.bytes_read == size_bytes + last_bytes
+    assert end_compaction(log, work) is not None
+    work.release()
+    assert [each.offset for each in records_of(log)] == list(range(780, 800))
+    check_structure(log)
+
+
+def test_the_epochs_of_what_is_not_read_again_stay(bench: LogBench) -> None:
+    log = bench.open()
+    for epoch in (1, 3, 4, 9):
+        for _ in range(5):
+            append(log, keyed(("a", "1"), ("b", "1")), epoch=epoch)
+    closed(log)
+    compact_once(log, chunk_bytes=1)
+    assert sorted({each.leader_epoch for each in headers_of(log)}) == [1, 3, 4, 9]
+    assert [each.offset for each in records_of(log)] == [38, 39]
+    check_structure(log)
+
+
+def test_a_producer_of_what_is_not_read_again_is_remembered(bench: LogBench) -> None:
+    log = bench.open()
+    append(log, keyed(("a", "1"), producer=Producer(1)))
+    for sequence in range(5):
+        append(log, keyed(("a", "2"), producer=Producer(2, sequence=sequence)))
+    closed(log)
+    compact_once(log, chunk_bytes=1)
+    found = [(each.producer_id, each.record_count) for each in headers_of(log)]
+    assert [each for each in found if each[0] >= 0] == [(1, 0), (2, 1)]
+
+
 # What happens meanwhile
+
+
+def test_a_work_that_was_given_up_does_not_touch_the_files_of_the_next(bench: LogBench) -> None:
+    log = filled(bench, keyed(("a", "1"), ("b", "1")), keyed(("a", "2")))
+    late, work = begin(log), begin(log)
+    assert late is not None
+    assert work is not None
+    work.run()
+    late.run()
+    assert len(bench.names(CLEANED_SUFFIX)) == 2
+    assert end_compaction(log, work) is not None
+    work.release()
+    assert end_compaction(log, late) is None
+    assert bench.names(CLEANED_SUFFIX) == []
+    assert pairs_of(log) == [(1, "b", "1"), (2, "a", "2")]
+    check_structure(log)
+
+
+def test_old_files_go_when_they_are_released(bench: LogBench) -> None:
+    log = filled(bench, keyed(("a", "1"), ("b", "1")), keyed(("a", "2")))
+    work = begin(log)
+    assert work is not None
+    before = log.storage.cache.counters().open_files
+    work.run()
+    assert end_compaction(log, work) is not None
+    held = log.storage.cache.counters().open_files
+    work.release()
+    work.release()
+    assert log.storage.cache.counters().open_files < held <= before + 1
 
 
 def test_the_owner_goes_on_while_the_work_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -426,6 +495,7 @@ def test_the_owner_goes_on_while_the_work_runs(tmp_path_factory: pytest.TempPath
     thread.join()
     append(log, keyed(("k0", "last")))
     report = end_compaction(log, work)
+    work.release()
     assert report is not None
     assert report.cleaned_to == 300
     assert [each.offset for each in records_of(log)][:7] == list(range(293, 300))
