@@ -455,7 +455,10 @@ class Partition:
             return
         if rng.random() < 0.3:
             self._go_on(log, manager)
-        self._end_compaction(log, manager, work, thorough=thorough)
+        try:
+            self._end_compaction(log, manager, work, thorough=thorough)
+        finally:
+            work.release()
 
     def _end_compaction(
         self, log: PartitionLog, manager: LogManager, work: CompactionWork, *, thorough: bool
