@@ -222,6 +222,7 @@ class ModelCluster:
         self.clients: list[str] = []
         self.request_bytes_max = 1 << 40
         self.retry_after_ms = 0
+        self.throttle_ms = 0
 
     async def start(self) -> None:
         for number, broker in self.brokers.items():
@@ -413,7 +414,11 @@ class ModelBroker:
         for part in parts:
             if not part.error:
                 await self._wait_for_commit(part)
-        await stream.send(pb.ProduceResponse(correlation=correlation, partitions=parts))
+        await stream.send(
+            pb.ProduceResponse(
+                correlation=correlation, partitions=parts, throttle_ms=self.cluster.throttle_ms
+            )
+        )
 
     async def _wait_for_commit(self, part: pb.PartitionProduced) -> None:
         try:

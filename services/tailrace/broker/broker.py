@@ -17,6 +17,7 @@ from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
 from tailrace.broker.fetching import FetchService
 from tailrace.broker.live import LiveSettings
+from tailrace.broker.quotas import Quotas, Rates
 from tailrace.broker.registration import Registration
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
@@ -96,6 +97,8 @@ class Broker:
             say=say,
         )
         self.live = LiveSettings(settings.log_defaults, say)
+        self.quotas = Quotas(settings.quota_defaults, self._rates)
+        self.live.observe(lambda: self.quotas.refresh(clock.monotonic_ms()))
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self.address = ""
@@ -136,6 +139,10 @@ class Broker:
     @property
     def epoch(self) -> int | None:
         return self._registration.epoch if self._registration is not None else None
+
+    def _rates(self, client_id: str) -> Rates:
+        found = self.live.client(client_id)
+        return Rates(found.producer_byte_rate, found.consumer_byte_rate, found.request_rate)
 
     async def hand_over(self) -> None:
         """Ask the controller to move our leaderships, until none can be moved or time is up."""
@@ -218,9 +225,14 @@ class Broker:
     async def _listen(self, replicas: Replicas, links: Links) -> None:
         settings = self._settings
         clients = self.clients
-        produce = ProduceService(settings, replicas, self._clock, clients)
+        produce = ProduceService(settings, replicas, self._clock, clients, self.quotas)
         self.fetching = fetch = FetchService(
-            settings, replicas, self._blocking, clock=self._clock, clients=clients
+            settings,
+            replicas,
+            self._blocking,
+            clock=self._clock,
+            clients=clients,
+            quotas=self.quotas,
         )
         offsets = OffsetService(replicas)
         control = ControlService(

@@ -14,6 +14,7 @@ from typing import Final
 
 from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.sluice import Sluice
@@ -53,18 +54,20 @@ class FetchService:
         *,
         clock: Clock,
         clients: ClientStreams,
+        quotas: Quotas,
     ) -> None:
-        self._settings = settings
-        self._replicas = replicas
-        self._blocking = blocking
+        self.settings = settings
+        self.replicas = replicas
+        self.blocking = blocking
+        self.clock = clock
+        self.quotas = quotas
+        self.sluice = Sluice(settings.fetch_bytes_max, clock)
         self._clients = clients
-        self._sluice = Sluice(settings.fetch_bytes_max, clock)
 
     async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
         client = self._clients.enter("fetch", stream)
-        session = _FetchStream(self._settings, self._replicas, self._blocking, client, self._sluice)
         try:
-            await session.run()
+            await _FetchStream(self, client).run()
         finally:
             self._clients.leave(client)
 
@@ -84,20 +87,16 @@ class _Reading:
 class _FetchStream:
     """One client's stream."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        replicas: Replicas,
-        blocking: Blocking,
-        client: ClientStream,
-        sluice: Sluice,
-    ) -> None:
-        self._settings = settings
-        self._replicas = replicas
-        self._blocking = blocking
+    def __init__(self, service: FetchService, client: ClientStream) -> None:
+        self._settings = service.settings
+        self._replicas = service.replicas
+        self._blocking = service.blocking
+        self._clock = service.clock
+        self._quotas = service.quotas
+        self._sluice = service.sluice
         self._client = client
         self._stream: Stream[pb.FetchResponse, pb.FetchRequest] = client.stream
-        self._sluice = sluice
+        self._quota = ClientQuota("")
         self._readings: dict[TopicPartition, _Reading] = {}
         self._dirty: dict[TopicPartition, None] = {}
         self._refusals: list[pb.PartitionFetched] = []
@@ -114,10 +113,14 @@ class _FetchStream:
             while (request := await self._stream.recv()) is not None:
                 self._client.heard()
                 self._take(request)
+                if self._quota.is_limited:
+                    self._quota.requested(self._clock.monotonic_ms())
         except Unreachable:
             return
         finally:
             await tasks.close()
+            if self._opened.is_set():
+                self._quotas.leave(self._quota, self._clock.monotonic_ms())
             for partition in list(self._readings):
                 self._stop_reading(partition)
 
@@ -129,6 +132,8 @@ class _FetchStream:
     def _take(self, request: pb.FetchRequest) -> None:
         if not self._opened.is_set():
             self._opened.set()
+            self._quota = self._quotas.enter(request.client_id, self._clock.monotonic_ms())
+            self._client.client_id = request.client_id
             self._min_bytes = max(request.min_bytes, 1)
             self._max_wait_ms = request.max_wait_ms or DEFAULT_MAX_WAIT_MS
         limit = self._settings.fetch_credit_bytes_max
@@ -187,13 +192,20 @@ class _FetchStream:
         await self._opened.wait()
         while True:
             enough = await self._wait()
+            if self._quota.is_limited:
+                owed_ms = self._quota.fetch_wait_ms(self._clock.monotonic_ms())
+                await asyncio.sleep(owed_ms / 1000)
             size = min(self._credit, self._settings.fetch_response_bytes)
             await self._sluice.enter(size)
             try:
-                response = pb.FetchResponse(partitions=self._refusals)
+                response, credit = pb.FetchResponse(partitions=self._refusals), self._credit
                 self._refusals = []
                 if self._credit > 0:
                     await self._gather(response, tell_all=not enough)
+                if self._quota.is_limited:
+                    sent = max(credit - self._credit, 0)
+                    now_ms = self._clock.monotonic_ms()
+                    response.throttle_ms = self._quota.fetched(sent, now_ms)
                 if response.partitions:
                     await self._client.send(response)
                     self._client.heard()

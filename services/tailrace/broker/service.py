@@ -5,6 +5,7 @@ rules. Bytes that wait for their replicas are bounded per stream (it is not read
 in all (refused with OVERLOADED and a hint when to try again; a stream that was refused is not read
 on for half of that time, so that who ignores the hint slows down only itself). Answers that a
 client does not take are bounded too, and after `client.stall.timeout.ms` the stream is cut off.
+A client above its quota is told for how long, and its next request is looked at after that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from tailrace.broker.budget import Budget
 from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock
@@ -58,11 +60,13 @@ class ProduceService:
         replicas: Replicas,
         clock: Clock,
         clients: ClientStreams,
+        quotas: Quotas,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
-        self._clock = clock
         self._clients = clients
+        self.clock = clock
+        self.quotas = quotas
         self._budget = Budget(settings.produce_bytes_max)
 
     async def produce(self, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]) -> None:
@@ -88,7 +92,7 @@ class ProduceService:
         )
 
     def release(self, size: int) -> None:
-        self._budget.release(size, self._clock.monotonic_ms())
+        self._budget.release(size, self.clock.monotonic_ms())
 
     @property
     def retry_after_ms(self) -> int:
@@ -117,7 +121,7 @@ class ProduceService:
         needed = _fill(answer, results)
         if not acks_all or needed <= hosted.machine.high_watermark:
             return _Pending(answer, None)
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        deadline_ms = self.clock.monotonic_ms() + timeout_ms
         try:
             waiter = self._replicas.waiting.for_offset(partition, needed, deadline_ms)
         except Overloaded as error:
@@ -175,7 +179,7 @@ class _Pending:
 class _Request:
     """One produce request until it is answered."""
 
-    __slots__ = ("correlation", "open", "pending", "size", "wanted")
+    __slots__ = ("correlation", "open", "pending", "size", "throttle_ms", "wanted")
 
     def __init__(self, correlation: int, size: int, *, wanted: bool) -> None:
         self.correlation = correlation
@@ -183,6 +187,7 @@ class _Request:
         self.wanted = wanted
         self.pending: list[_Pending] = []
         self.open = 0
+        self.throttle_ms = 0
 
 
 class _ProduceStream:
@@ -196,6 +201,7 @@ class _ProduceStream:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._bytes = 0
+        self._quota: ClientQuota | None = None
         # How long not to read on, in ms.
         self._hold_ms = 0
         self._ended = False
@@ -206,7 +212,11 @@ class _ProduceStream:
         try:
             while (request := await self._stream.recv()) is not None:
                 self._client.heard()
-                self._take(request)
+                quota = self._quota or self._meet(request.client_id)
+                if quota.is_limited:
+                    owed_ms = quota.produce_wait_ms(self._service.clock.monotonic_ms())
+                    await asyncio.sleep(owed_ms / 1000)
+                self._take(request, quota)
                 if self._hold_ms:
                     hold_ms, self._hold_ms = self._hold_ms, 0
                     await asyncio.sleep(hold_ms / 1000)
@@ -220,6 +230,15 @@ class _ProduceStream:
             self._ended = True
             await tasks.close()
             self._service.release(self._bytes)
+            if self._quota is not None:
+                self._service.quotas.leave(self._quota, self._service.clock.monotonic_ms())
+
+    def _meet(self, client_id: str) -> ClientQuota:
+        """The first request says who the client is."""
+        now_ms = self._service.clock.monotonic_ms()
+        self._quota = quota = self._service.quotas.enter(client_id, now_ms)
+        self._client.client_id = client_id
+        return quota
 
     def _is_full(self) -> bool:
         is_behind = len(self._ready) >= ANSWERS_WAITING_MAX
@@ -235,13 +254,15 @@ class _ProduceStream:
         self._room.set()
         self._stream.cancel()
 
-    def _take(self, message: pb.ProduceRequest) -> None:
+    def _take(self, message: pb.ProduceRequest, quota: ClientQuota) -> None:
         size = sum(len(part.batches) for part in message.partitions)
         request = _Request(
             message.correlation,
             size + REQUEST_OVERHEAD_BYTES,
             wanted=message.acks != pb.ACKS_NONE,
         )
+        if quota.is_limited:
+            request.throttle_ms = quota.produced(size, self._service.clock.monotonic_ms())
         error = self._problem(message) or self._service.admit(size)
         if error is not None:
             self._refuse(request, message, error)
@@ -298,7 +319,11 @@ class _ProduceStream:
         if request.wanted:
             answers = [pending.answer for pending in request.pending]
             self._ready.append(
-                pb.ProduceResponse(correlation=request.correlation, partitions=answers)
+                pb.ProduceResponse(
+                    correlation=request.correlation,
+                    partitions=answers,
+                    throttle_ms=request.throttle_ms,
+                )
             )
             self._wake.set()
         self._room.set()

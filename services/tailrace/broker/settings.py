@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace.broker.quotas import NO_LIMIT, Rates
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import InvalidConfig
 
@@ -47,6 +48,10 @@ class BrokerSettings:
     fetch_credit_bytes_max: int = 256 * _MIB
     # Bytes that were read for clients and not yet taken by them, over all streams.
     fetch_bytes_max: int = 64 * _MIB
+    # What a client id may have in a second where nothing is set for it; -1: no limit.
+    quota_producer_default: int = NO_LIMIT
+    quota_consumer_default: int = NO_LIMIT
+    quota_request_default: int = NO_LIMIT
     folders: FolderConfig = field(default_factory=FolderConfig)
     log_defaults: LogConfig = field(default_factory=LogConfig)
 
@@ -56,3 +61,9 @@ class BrokerSettings:
         for name in ("lease_ttl_ms", "health_interval_ms", "replica_lag_time_max_ms"):
             if getattr(self, name) < 100:
                 raise InvalidConfig(f"{name.replace('_', '.')} must be at least 100 ms")
+
+    @property
+    def quota_defaults(self) -> Rates:
+        return Rates(
+            self.quota_producer_default, self.quota_consumer_default, self.quota_request_default
+        )

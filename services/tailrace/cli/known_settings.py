@@ -57,6 +57,17 @@ class _Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class _Rate:
+    """Something a second; -1 for as much as one likes."""
+
+    def parse(self, text: str) -> int:
+        return -1 if text == "-1" else _Whole().parse(text)
+
+    def __str__(self) -> str:
+        return "a whole number from 1 on, or -1 for no limit"
+
+
+@dataclass(frozen=True, slots=True)
 class _Text:
     what: str = "any text"
 
@@ -238,6 +249,19 @@ _BROKER: Final = (
         "fetch_bytes_max",
         _Whole(_KIB),
         "bytes that were read for clients and that they have not taken yet, over all connections",
+    ),
+    _Own(
+        "quota.producer.default",
+        "quota_producer_default",
+        _Rate(),
+        "bytes a second that a client id may write to this broker where nothing is set for it",
+    ),
+    _Own("quota.consumer.default", "quota_consumer_default", _Rate(), "the same for reading"),
+    _Own(
+        "quota.request.default",
+        "quota_request_default",
+        _Rate(),
+        "requests a second of a client id where nothing is set for it",
     ),
 )
 

@@ -51,6 +51,8 @@ class FetchSettings:
     min_bytes: int
     max_wait_ms: int
     topic_timeout_ms: int
+    # Quotas are by this name.
+    client_id: str = ""
 
 
 class Fetcher:
@@ -152,7 +154,8 @@ class Fetcher:
             tasks.spawn("watch the broker", self._watch(mine, stream))
             while (response := await stream.recv()) is not None:
                 mine.spoke = True
-                mine.heard_ms = self._clock.monotonic_ms()
+                # Above its quota a client hears nothing for a while.
+                mine.heard_ms = self._clock.monotonic_ms() + response.throttle_ms
                 self._receive(broker, response)
         except TailraceError as error:
             trouble = str(error)
@@ -220,6 +223,7 @@ class Fetcher:
         if opening:
             request.min_bytes = self._settings.min_bytes
             request.max_wait_ms = self._settings.max_wait_ms
+            request.client_id = self._settings.client_id
         return request
 
     # Data.

@@ -58,6 +58,7 @@ class PartitionReader:
         topic_id: str = "",
         last_epoch: int = NO_LEADER_EPOCH,
         topic_timeout_ms: int = TOPIC_TIMEOUT_MS,
+        client_id: str = "",
     ) -> None:
         if isinstance(offset, str) and offset not in {EARLIEST, LATEST}:
             raise InvalidRequest(f"offset {offset!r} is no number, 'earliest' or 'latest'")
@@ -76,6 +77,7 @@ class PartitionReader:
                 min_bytes=min_bytes,
                 max_wait_ms=max_wait_ms,
                 topic_timeout_ms=topic_timeout_ms,
+                client_id=client_id,
             ),
             network=network,
             clock=clock,

@@ -109,6 +109,9 @@ class Sender:
         self._known: _ProduceStream | None = None
         self._requests: dict[int, _Request] = {}
         self._last_sent_ms = 0
+        # The broker said that we are above our quota.
+        self._throttled_until_ms = 0
+        self._is_throttled = False
         self._number = 0
         self._answers = 0
         self._sent_any = asyncio.Event()
@@ -163,6 +166,7 @@ class Sender:
         tasks.spawn("watch answers", self._watch_answers())
         try:
             while not reading.done():
+                await self._until_allowed(reading)
                 await self._send_all(stream)
                 await self.wake.wait()
         except Unreachable as error:
@@ -173,6 +177,17 @@ class Sender:
             await tasks.close()
             await channel.close()
             self._give_back()
+
+    async def _until_allowed(self, reading: asyncio.Task[None]) -> None:
+        """Wait as long as the broker said that it would not read on."""
+        while not reading.done():
+            left_ms = self._throttled_until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            self.wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_ms / 1000):
+                    await self.wake.wait()
 
     def _give_back(self) -> None:
         """What was on its way is in doubt now."""
@@ -185,7 +200,9 @@ class Sender:
     async def _send_all(self, stream: _ProduceStream) -> None:
         settings, is_first = self._settings, stream is not self._known
         self.wake.clear()
-        while len(self._requests) < settings.max_in_flight_requests_per_connection:
+        # What is on its way to a broker that does not read on would only grow old there.
+        in_flight_max = settings.max_in_flight_requests_per_connection
+        while len(self._requests) < (1 if self._is_throttled else in_flight_max):
             batches = self._port.take_for(self)
             if not batches:
                 return
@@ -231,6 +248,9 @@ class Sender:
                 if request is None:
                     continue
                 self._answers += 1
+                self._is_throttled = response.throttle_ms > 0
+                if self._is_throttled:
+                    self._throttled_until_ms = self._clock.monotonic_ms() + response.throttle_ms
                 self._take(request, response)
                 self.wake.set()
             self._note(Unreachable(f"broker {self.broker} ended the stream"))

@@ -302,7 +302,7 @@ async def test_data_that_is_not_taken_is_bounded_over_all_streams(trio: Trio) ->
     await asyncio.sleep(1)
     service = trio.brokers[0].fetching
     assert service is not None
-    sluice = service._sluice
+    sluice = service.sluice
     assert sluice.bytes <= 2 * response
     stream = trio.fetching()
     await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
@@ -322,3 +322,22 @@ async def test_a_reader_without_credit_is_closed_when_it_is_idle(trio: Trio) -> 
     # One that is told the high watermark now and then is not idle.
     assert (await one(reading)).high_watermark == 0
     assert len(trio.brokers[0].clients) == 1
+
+
+@simulate
+async def test_a_reader_above_its_quota_is_told_and_waits(trio: Trio) -> None:
+    await lead_alone(trio, quota_consumer_default=64 << 10, fetch_response_bytes=64 << 10)
+    for _ in range(8):
+        await trio.produce(batch(1, value=bytes(60 << 10)))
+    stream, begun_ms, end = trio.fetching(), trio.loop.now_ms, 0
+    opening = pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, client_id="greedy")
+    await stream.send(opening)
+    throttled = 0
+    while end < 8:
+        response = await stream.recv()
+        assert response is not None
+        throttled += response.throttle_ms > 0
+        for each in response.partitions:
+            end = max(end, next_offset(each.batches))
+    assert throttled >= 5
+    assert 5_000 <= trio.loop.now_ms - begun_ms <= 9_000

@@ -228,6 +228,35 @@ async def test_a_client_that_does_not_take_its_answers_is_cut_off(trio: Trio) ->
 
 
 @simulate
+async def test_a_client_above_its_quota_is_told_and_waits(trio: Trio) -> None:
+    size = len(batch())
+    await trio.start(quota_producer_default=size)
+    await trio.lead(0, 0)
+    stream, begun_ms, told = trio.producing(), trio.loop.now_ms, []
+    for number in range(5):
+        request = pb.ProduceRequest(correlation=number, partitions=[part()], client_id="greedy")
+        await stream.send(request)
+    for _ in range(5):
+        answer = await stream.recv()
+        assert answer is not None
+        assert not answer.partitions[0].error
+        told.append(answer.throttle_ms)
+    # A burst of one second is free, then each request takes a second.
+    assert told[0] == 0
+    assert all(900 <= each <= 1_100 for each in told[1:])
+    assert 3_000 <= trio.loop.now_ms - begun_ms <= 4_500
+    # It is not a matter of the stream, and others are not held up.
+    stream.cancel()
+    other = trio.loop.now_ms
+    await trio.produce()
+    assert trio.loop.now_ms - other < 100
+    again = trio.producing()
+    await again.send(pb.ProduceRequest(correlation=1, partitions=[part()], client_id="greedy"))
+    assert await again.recv() is not None
+    assert trio.loop.now_ms - other >= 800
+
+
+@simulate
 async def test_an_idle_stream_is_closed(trio: Trio) -> None:
     await trio.start(connections_max_idle_ms=5_000)
     await trio.lead(0, 0)

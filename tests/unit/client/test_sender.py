@@ -134,3 +134,24 @@ def test_a_broker_that_moves_is_followed_at_once(simulate: Any) -> None:
         assert port.offsets == [0, 1]
 
     simulate(main)
+
+
+def test_a_sender_above_its_quota_waits_and_sends_one_at_a_time(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t")
+        world.cluster.throttle_ms = 2_000
+        port = Port(world)
+        port.put(4)
+        await asyncio.sleep(1.5)
+        # They were on their way before the first answer said so.
+        assert (world.cluster.requests, port.offsets) == (4, [0, 1, 2, 3])
+        port.put(3)
+        await asyncio.sleep(0.3)
+        assert world.cluster.requests == 4
+        await asyncio.sleep(2)
+        assert world.cluster.requests == 5
+        world.cluster.throttle_ms = 0
+        await asyncio.sleep(4)
+        assert port.offsets == list(range(7))
+
+    simulate(main)
