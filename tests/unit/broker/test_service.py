@@ -10,6 +10,7 @@ from tailrace.errors import RequestTimedOut, Unreachable
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2 as pb
+from tailrace.v1 import control_pb2
 from tailrace.v1.common_pb2 import ClusterMetadata, TopicMetadata
 from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
 
@@ -254,6 +255,35 @@ async def test_a_client_above_its_quota_is_told_and_waits(trio: Trio) -> None:
     await again.send(pb.ProduceRequest(correlation=1, partitions=[part()], client_id="greedy"))
     assert await again.recv() is not None
     assert trio.loop.now_ms - other >= 800
+
+
+@simulate
+async def test_a_quota_that_the_controller_tells_acts_on_open_streams(trio: Trio) -> None:
+    size = len(batch())
+    await trio.start()
+    await trio.lead(0, 0)
+    stream = trio.producing()
+
+    async def throttle_ms() -> int:
+        request = pb.ProduceRequest(correlation=1, partitions=[part()], client_id="greedy")
+        await stream.send(request)
+        answer = await stream.recv()
+        assert answer is not None
+        return answer.throttle_ms
+
+    async def tell(*clients: control_pb2.ClientSettings) -> None:
+        await trio.host.channel("b0:9092").call(
+            methods.CONTROL_UPDATE_SETTINGS,
+            control_pb2.UpdateSettingsRequest(header=trio.header(0), clients=clients),
+            timeout_ms=1_000,
+        )
+
+    assert await throttle_ms() == 0
+    rate = {"producer_byte_rate": str(size // 2)}
+    await tell(control_pb2.ClientSettings(client_id="greedy", settings=rate))
+    assert await throttle_ms() > 900
+    await tell()
+    assert await throttle_ms() == 0
 
 
 @simulate
