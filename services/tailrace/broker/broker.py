@@ -278,6 +278,7 @@ class Broker:
                 link_port=link_port,
                 incarnation=self._manager.incarnation,
                 rack=settings.rack,
+                instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,
             ),
             lease_ttl_ms=settings.lease_ttl_ms,

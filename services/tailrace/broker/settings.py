@@ -22,6 +22,8 @@ class BrokerSettings:
     advertised: str = ""
     link_advertised: str = ""
     rack: str = ""
+    # What this life of the broker runs in, a pod say: whoever sees that end can have it fenced.
+    instance: str = ""
     lease_ttl_ms: int = 5_000
     health_interval_ms: int = 1_000
     replica_lag_time_max_ms: int = 10_000

@@ -157,6 +157,7 @@ _BROKER: Final = (
         "what brokers are told instead of `link.listeners`",
     ),
     _Own("broker.rack", "rack", _Text(), "the rack or zone; replicas are spread over racks"),
+    _Own("broker.instance", "instance", _Text(), "what it runs in (a pod's id): names one life"),
     _Own(
         "broker.lease.ttl.ms",
         "lease_ttl_ms",

@@ -205,12 +205,21 @@ class AdminCore:
         return [from_change(each) for each in response.changes]
 
     async def fence_broker(
-        self, broker_id: int, *, broker_epoch: int = 0, reason: str, timeout_ms: int | None = None
+        self,
+        broker_id: int,
+        *,
+        broker_epoch: int = 0,
+        instance: str = "",
+        reason: str,
+        timeout_ms: int | None = None,
     ) -> None:
-        """Tell the controller that a broker is gone for sure."""
+        """Tell the controller that a broker is gone for sure: the life of it that is named.
+
+        StaleBroker when it has another epoch, or runs in another instance, by now.
+        """
         call = await self._begin(timeout_ms)
         request = controller_pb2.FenceBrokerRequest(
-            broker_id=broker_id, broker_epoch=broker_epoch, reason=reason
+            broker_id=broker_id, broker_epoch=broker_epoch, reason=reason, instance=instance
         )
         await self._ask_controller(methods.CONTROLLER_FENCE_BROKER, request, call)
 

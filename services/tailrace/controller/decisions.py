@@ -223,6 +223,10 @@ def _fence_requested(image: ClusterImage, event: FenceRequested, facts: Facts) -
     if event.epoch not in {0, live.epoch}:
         problem = f"broker {event.broker_id} is in epoch {live.epoch}, not in {event.epoch}"
         return Decision(error=StaleBroker(problem))
+    instance = live.registration.instance
+    if event.instance not in {"", instance}:
+        problem = f"broker {event.broker_id} runs in {instance!r}, not in {event.instance!r}"
+        return Decision(error=StaleBroker(problem))
     key = broker_key(event.broker_id)
     transaction = Transaction(
         what=f"fence broker {event.broker_id} in epoch {live.epoch}",

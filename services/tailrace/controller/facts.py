@@ -114,10 +114,11 @@ class ReplicasStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceRequested:
-    """A broker's process is known to be gone. `epoch` 0: whatever life it has."""
+    """A broker's process is known to be gone. `epoch` 0 and no `instance`: whatever life it has."""
 
     broker_id: BrokerId
     epoch: int
+    instance: str = ""
 
 
 class ConfigKind(Enum):

@@ -206,10 +206,9 @@ class Reconciler:
         await self._requests.ask(_take_turn)
         return self.image
 
-    async def fence(self, broker_id: BrokerId, epoch: int, reason: str) -> None:
+    async def fence(self, event: FenceRequested, reason: str) -> None:
         """Take a broker's registration away: somebody knows that it is gone."""
-        cause = Cause(f"broker {broker_id} was fenced: {reason}", self._clock.wall_ms())
-        event = FenceRequested(broker_id=broker_id, epoch=epoch)
+        cause = Cause(f"broker {event.broker_id} was fenced: {reason}", self._clock.wall_ms())
         await self._requests.ask(lambda check_wanted: self._fence(event, cause, check_wanted))
 
     async def relieve(self, broker_id: BrokerId, epoch: int) -> list[TopicPartition]:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tailrace.controller.admin_service import AdminService, R, Reign, described_topic
-from tailrace.controller.facts import DeletionRequested, TopicRequested
+from tailrace.controller.facts import DeletionRequested, FenceRequested, TopicRequested
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import (
     InvalidRequest,
@@ -112,7 +112,12 @@ class ControllerService:
     async def fence_broker(self, request: pb.FenceBrokerRequest) -> pb.FenceBrokerResponse:
         async def fence(reign: Reign) -> pb.FenceBrokerResponse:
             reason = request.reason or "no reason given"
-            await reign.reconciler.fence(BrokerId(request.broker_id), request.broker_epoch, reason)
+            event = FenceRequested(
+                broker_id=BrokerId(request.broker_id),
+                epoch=request.broker_epoch,
+                instance=request.instance,
+            )
+            await reign.reconciler.fence(event, reason)
             return pb.FenceBrokerResponse()
 
         what = f"fencing broker {request.broker_id}"

@@ -51,6 +51,10 @@ class Fields:
     def text(self, name: str) -> str:
         return _text(self._where, name, self._get(name))
 
+    def text_or(self, name: str, otherwise: str) -> str:
+        """For what an older version did not write."""
+        return self.text(name) if name in self._fields else otherwise
+
     def flag(self, name: str) -> bool:
         found = self._get(name)
         if not isinstance(found, bool):

@@ -163,6 +163,7 @@ class BrokerRegistration:
     link_port: int
     incarnation: str
     rack: str = ""
+    instance: str = ""
     tail_may_be_lost: bool = False
     draining: bool = False
 
@@ -466,6 +467,7 @@ def _read_broker(fields: Fields) -> BrokerRegistration:
         link_port=fields.integer("link_port"),
         incarnation=fields.text("incarnation"),
         rack=fields.text("rack"),
+        instance=fields.text_or("instance", ""),
         tail_may_be_lost=fields.flag("tail_may_be_lost"),
         draining=fields.flag("draining"),
     )

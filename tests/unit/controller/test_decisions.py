@@ -182,5 +182,12 @@ def test_f8_a_fence_for_a_former_life_is_refused() -> None:
     assert isinstance(decision.error, StaleBroker)
 
 
+def test_f22_a_fence_for_a_pod_that_is_gone_leaves_the_one_that_replaced_it_alone() -> None:
+    event = FenceRequested(broker_id=BrokerId(1), epoch=0, instance="pod-1")
+    decision = decided(image(THREE), event)
+    assert isinstance(decision.error, StaleBroker)
+    assert not decision.transactions
+
+
 def test_a_fence_of_one_who_is_gone_is_nothing_to_do() -> None:
     assert decided(image(THREE), FenceRequested(broker_id=BrokerId(9), epoch=5)) == Decision()
