@@ -34,6 +34,7 @@ from tailrace.controller.partitions import (
     partition_transactions,
 )
 from tailrace.controller.placement import place, placement_order
+from tailrace.controller.shards import shard_transactions
 from tailrace.controller.topics import check_topic
 from tailrace.errors import (
     InvalidTopic,
@@ -93,7 +94,10 @@ def _administer(image: ClusterImage, event: AdminEvent, facts: Facts, now_ms: in
 
 
 def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision:
-    transactions = partition_transactions(image, facts, now_ms=now_ms)
+    transactions = (
+        *shard_transactions(image, is_controller(facts.term)),
+        *partition_transactions(image, facts, now_ms=now_ms),
+    )
     if transactions:
         return Decision(transactions=transactions)
     waiting = tuple(

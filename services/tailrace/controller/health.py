@@ -1,4 +1,4 @@
-"""Is a broker there? One stream to each, and a closer look when it breaks.
+"""Is a broker or coordinator there? One stream to each, and a closer look when it breaks.
 
 A stream that breaks says little. A connection that is *refused*, twice, says that the process is
 gone: its port is closed. Silence says nothing: then only the lease decides.
@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
+from typing import Generic, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.controller.facts import Term
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import RequestTimedOut, Unreachable
-from tailrace.meta.image import LiveBroker
-from tailrace.model import BrokerId
+from tailrace.meta.image import LiveBroker, LiveCoordinator
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address
 from tailrace.transport.methods import CONTROL_HEALTH
@@ -26,6 +26,9 @@ from tailrace.transport.wire import OrderHeader, to_order_header
 from tailrace.v1 import control_pb2 as pb
 
 _HealthStream = Stream[pb.HealthRequest, pb.HealthResponse]
+
+Id = TypeVar("Id", bound=int)
+Live = TypeVar("Live", LiveBroker, LiveCoordinator)
 
 
 class Answer(Enum):
@@ -36,8 +39,8 @@ class Answer(Enum):
     SILENT = "it does not answer"
 
 
-class HealthWatch:
-    """One health stream to every registered broker, as long as it is registered."""
+class HealthWatch(Generic[Id, Live]):
+    """One health stream to every registered broker (or coordinator), as long as it is that."""
 
     def __init__(
         self,
@@ -49,8 +52,9 @@ class HealthWatch:
         rng: Random,
         tasks: Tasks,
         say: Callable[[str], None],
-        on_gone: Callable[[LiveBroker, int], None],
-        on_draining: Callable[[BrokerId, int], None],
+        on_gone: Callable[[Live, int], None],
+        on_draining: Callable[[Id, int], None],
+        what: str = "broker",
     ) -> None:
         """`on_gone`: the process is gone; with the wall time at which the stream broke."""
         self._term = term
@@ -60,11 +64,12 @@ class HealthWatch:
         self._rng = rng
         self._tasks = tasks
         self._say = say
-        self._on_gone = on_gone
+        self._on_gone: Callable[[Live, int], None] = on_gone
         self._on_draining = on_draining
-        self._watched: dict[BrokerId, tuple[int, asyncio.Task[None]]] = {}
+        self._what = what
+        self._watched: dict[Id, tuple[int, asyncio.Task[None]]] = {}
 
-    def update(self, brokers: Mapping[BrokerId, LiveBroker]) -> None:
+    def update(self, brokers: Mapping[Id, Live]) -> None:
         """Watch these lives of these brokers, and no others."""
         for broker, (epoch, task) in list(self._watched.items()):
             live = brokers.get(broker)
@@ -74,10 +79,12 @@ class HealthWatch:
         for broker in sorted(brokers):
             if broker not in self._watched:
                 live = brokers[broker]
-                task = self._tasks.spawn(f"health of broker {broker}", self._watch(live))
+                task = self._tasks.spawn(
+                    f"health of {self._what} {broker}", self._watch(broker, live)
+                )
                 self._watched[broker] = (live.epoch, task)
 
-    async def ask(self, live: LiveBroker) -> Answer:
+    async def ask(self, live: Live) -> Answer:
         """Ask a broker once, whether it is registered or not."""
         channel = self._network.channel(broker_address(live))
         stream = self._open(channel, live)
@@ -94,18 +101,17 @@ class HealthWatch:
         # A message, or an end in order: either was said by the broker.
         return Answer.THERE
 
-    async def _watch(self, live: LiveBroker) -> None:
+    async def _watch(self, broker: Id, live: Live) -> None:
         backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
-        broker = live.registration.broker_id
         channel = self._network.channel(broker_address(live))
         said = False
         try:
             while True:
-                why = await self._listen(channel, live, backoff)
+                why = await self._listen(channel, broker, live, backoff)
                 broke_ms = self._clock.wall_ms()
                 if await self._is_refused(live):
                     if not said:
-                        self._say(f"broker {broker} is gone: connection refused; {why}")
+                        self._say(f"{self._what} {broker} is gone: connection refused; {why}")
                         said = True
                     self._on_gone(live, broke_ms)
                     # This watch ends with the registration; until that is gone, go on.
@@ -113,7 +119,7 @@ class HealthWatch:
         finally:
             await channel.close()
 
-    async def _listen(self, channel: Channel, live: LiveBroker, backoff: Backoff) -> str:
+    async def _listen(self, channel: Channel, broker: Id, live: Live, backoff: Backoff) -> str:
         """Hear a broker until its stream ends; tells how it ended."""
         stream = self._open(channel, live)
         try:
@@ -124,7 +130,7 @@ class HealthWatch:
                     return "it ended the health stream"
                 backoff.reset()
                 if message.draining:
-                    self._on_draining(live.registration.broker_id, live.epoch)
+                    self._on_draining(broker, live.epoch)
         except (Unreachable, RequestTimedOut) as error:
             return f"the health stream broke ({error})"
         except TimeoutError:
@@ -132,7 +138,7 @@ class HealthWatch:
         finally:
             stream.cancel()
 
-    def _open(self, channel: Channel, live: LiveBroker) -> _HealthStream:
+    def _open(self, channel: Channel, live: Live) -> _HealthStream:
         header = OrderHeader(
             controller_id=self._term.controller_id,
             controller_epoch=self._term.epoch,
@@ -141,11 +147,11 @@ class HealthWatch:
         request = pb.HealthRequest(header=to_order_header(header))
         return channel.open(CONTROL_HEALTH, request)
 
-    async def _is_refused(self, live: LiveBroker) -> bool:
+    async def _is_refused(self, live: Live) -> bool:
         return await is_refused(self._network, broker_address(live), self._settings)
 
 
-def broker_address(live: LiveBroker) -> str:
+def broker_address(live: LiveBroker | LiveCoordinator) -> str:
     return join_address(live.registration.host, live.registration.port)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tailrace.meta.image import ClusterImage, LiveBroker, StoredState, StoredTopic
 from tailrace.meta.keys import DEFAULT_CONFIG, NO_BROKER
-from tailrace.model import BrokerId, TopicPartition
+from tailrace.model import GROUP_SHARDS, BrokerId, TopicPartition
 from tailrace.transport.addresses import join_address
 from tailrace.transport.wire import PartitionOrder, endpoint_of, to_endpoint
 from tailrace.v1 import common_pb2 as pb
@@ -85,6 +85,11 @@ class Painter:
                 to_endpoint(endpoint_of(brokers[each].registration)) for each in sorted(brokers)
             ],
             topics=[self._topic(image, name) for name in sorted(image.topics)],
+            coordinators=[
+                to_endpoint(endpoint_of(image.coordinators[each].registration))
+                for each in sorted(image.coordinators)
+            ],
+            group_shards=_shards(image),
         )
         if image.controller is not None:
             picture.controller.CopyFrom(to_endpoint(endpoint_of(image.controller.record)))
@@ -120,6 +125,23 @@ class Painter:
 
 
 _NO_STATES: Mapping[int, StoredState] = {}
+
+
+def _shards(image: ClusterImage) -> list[pb.GroupShard]:
+    """Who owns each shard of groups; one whose owner is gone belongs to nobody."""
+    if not image.shards:
+        return []
+    found = []
+    for shard in range(GROUP_SHARDS):
+        stored = image.shards.get(shard)
+        owner, epoch = NO_BROKER, -1
+        if stored is not None:
+            live = image.coordinators.get(stored.record.owner)
+            epoch = stored.record.epoch
+            if live is not None and live.epoch == stored.record.owner_epoch:
+                owner = BrokerId(stored.record.owner)
+        found.append(pb.GroupShard(owner=owner, epoch=epoch))
+    return found
 
 
 def topic_message(

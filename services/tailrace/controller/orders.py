@@ -540,6 +540,8 @@ def _looks_different(new: ClusterImage, old: ClusterImage) -> bool:
         and new.topics == old.topics
         and new.states == old.states
         and new.deletions == old.deletions
+        and new.coordinators == old.coordinators
+        and new.shards == old.shards
         and new.controller == old.controller
         and new.cluster_id == old.cluster_id
     )

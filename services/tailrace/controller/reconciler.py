@@ -41,6 +41,7 @@ from tailrace.controller.partitions import read_history
 from tailrace.controller.presence import Presence
 from tailrace.controller.requests import Requests, Wanted
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.shards import fence_transaction
 from tailrace.errors import (
     InvariantViolation,
     NotController,
@@ -49,7 +50,7 @@ from tailrace.errors import (
     TailraceError,
     UnknownTopic,
 )
-from tailrace.meta.image import ClusterImage, LiveBroker
+from tailrace.meta.image import ClusterImage, LiveBroker, LiveCoordinator
 from tailrace.meta.keys import (
     CONTROLLER,
     BrokerRegistration,
@@ -115,7 +116,7 @@ class Reconciler:
                 deposed=self._deposed,
             ),
         )
-        self._health = HealthWatch(
+        self._health: HealthWatch[BrokerId, LiveBroker] = HealthWatch(
             term,
             settings,
             network=network,
@@ -125,6 +126,19 @@ class Reconciler:
             say=say,
             on_gone=self._process_gone,
             on_draining=self._asked_to_drain,
+        )
+        self._coordinator_health: HealthWatch[int, LiveCoordinator] = HealthWatch(
+            term,
+            settings,
+            network=network,
+            clock=clock,
+            rng=rng,
+            tasks=self._tasks,
+            say=say,
+            on_gone=self._coordinator_gone,
+            # One that stops takes its registration away first: there is nothing to relieve it of.
+            on_draining=lambda _, __: None,
+            what="coordinator",
         )
         self._failures = Failures()
         self._wake = asyncio.Event()
@@ -509,8 +523,12 @@ class Reconciler:
             and new.deletions is old.deletions
             and new.cordons is old.cordons
             and new.reassignments is old.reassignments
+            and new.coordinators is old.coordinators
+            and new.shards is old.shards
         ):
             self._dirty = True
+        if new.coordinators is not old.coordinators:
+            self._coordinator_health.update(new.coordinators)
         if new.brokers is not old.brokers:
             self._failures.forget_former_lives(new.brokers)
             self._health.update(new.brokers)
@@ -543,6 +561,19 @@ class Reconciler:
                 self._say(str(error))
             finally:
                 self._fencing.pop(broker, None)
+
+        self._urgent.append(fence)
+        self._wake_up()
+
+    def _coordinator_gone(self, live: LiveCoordinator, _: int) -> None:
+        """Take its registration away, so that its shards need not wait for the lease to end."""
+        number = live.registration.coordinator_id
+
+        async def fence() -> None:
+            now = self.image.coordinators.get(number)
+            if now is not None and now.epoch == live.epoch:
+                guard = CreatedAt(CONTROLLER, self.term.revision)
+                await self._ledger.commit(fence_transaction(now, guard))
 
         self._urgent.append(fence)
         self._wake_up()

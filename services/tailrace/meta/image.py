@@ -22,11 +22,13 @@ from tailrace.meta.keys import (
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
+    CoordinatorRegistration,
     Cordon,
     Kind,
     PartitionState,
     Place,
     Reassignment,
+    ShardOwner,
     TopicDeletion,
     TopicRecord,
     decode,
@@ -50,6 +52,19 @@ class LiveBroker(NamedTuple):
 
     registration: BrokerRegistration
     epoch: int
+    revision: int
+
+
+class LiveCoordinator(NamedTuple):
+    """A registered coordinator; `epoch` is its key's create revision."""
+
+    registration: CoordinatorRegistration
+    epoch: int
+    revision: int
+
+
+class StoredShard(NamedTuple):
+    record: ShardOwner
     revision: int
 
 
@@ -97,6 +112,8 @@ class ClusterImage:
     topics: Mapping[str, StoredTopic] = field(default_factory=dict)
     states: Mapping[str, Mapping[int, StoredState]] = field(default_factory=dict)
     deletions: Mapping[str, StoredDeletion] = field(default_factory=dict)
+    coordinators: Mapping[int, LiveCoordinator] = field(default_factory=dict)
+    shards: Mapping[int, StoredShard] = field(default_factory=dict)
     cordons: Mapping[BrokerId, StoredCordon] = field(default_factory=dict)
     reassignments: Mapping[TopicPartition, StoredReassignment] = field(default_factory=dict)
     # By a broker's id or a client's, or DEFAULT_CONFIG.
@@ -199,6 +216,9 @@ def _as_change(operation: Operation, revision: int, image: ClusterImage) -> Chan
     if place is not None and place.kind is Kind.BROKER:
         broker = image.brokers.get(BrokerId(place.number))
         created = revision if broker is None else broker.epoch
+    elif place is not None and place.kind is Kind.COORDINATOR:
+        coordinator = image.coordinators.get(place.number)
+        created = revision if coordinator is None else coordinator.epoch
     elif place is not None and place.kind is Kind.CONTROLLER and image.controller is not None:
         created = image.controller.create_revision
     entry = Entry(operation.key, operation.value, created, revision, operation.lease)
@@ -273,7 +293,7 @@ class _Draft:
         key, value, revision = entry.key, entry.value, entry.mod_revision
         table = _TABLES.get(place.kind)
         if table is not None:
-            stored = table.stored(decode(table.record, value, key=key), revision)
+            stored = table.stored(decode(table.record, value, key=key), entry)
             self._table(place.kind)[table.key(place)] = stored
             return
         match place.kind:
@@ -358,12 +378,16 @@ class _Table(NamedTuple):
 
     name: str
     record: type[Any]
-    stored: Callable[[Any, int], Any]
+    stored: Callable[[Any, Entry], Any]
     key: Callable[[Place], Any]
 
 
 def _by_name(place: Place) -> str:
     return place.name
+
+
+def _by_number(place: Place) -> int:
+    return place.number
 
 
 def _by_broker(place: Place) -> BrokerId:
@@ -374,10 +398,26 @@ def _by_partition(place: Place) -> TopicPartition:
     return TopicPartition(place.name, place.number)
 
 
+def _at_revision(kind: Callable[[Any, int], Any]) -> Callable[[Any, Entry], Any]:
+    return lambda record, entry: kind(record, entry.mod_revision)
+
+
+def _alive(record: CoordinatorRegistration, entry: Entry) -> LiveCoordinator:
+    return LiveCoordinator(record, entry.create_revision, entry.mod_revision)
+
+
 _TABLES: Final = {
-    Kind.DELETION: _Table("deletions", TopicDeletion, StoredDeletion, _by_name),
-    Kind.CORDON: _Table("cordons", Cordon, StoredCordon, _by_broker),
-    Kind.REASSIGNMENT: _Table("reassignments", Reassignment, StoredReassignment, _by_partition),
-    Kind.BROKER_CONFIG: _Table("broker_configs", ConfigRecord, StoredConfig, _by_name),
-    Kind.CLIENT_CONFIG: _Table("client_configs", ConfigRecord, StoredConfig, _by_name),
+    Kind.DELETION: _Table("deletions", TopicDeletion, _at_revision(StoredDeletion), _by_name),
+    Kind.CORDON: _Table("cordons", Cordon, _at_revision(StoredCordon), _by_broker),
+    Kind.REASSIGNMENT: _Table(
+        "reassignments", Reassignment, _at_revision(StoredReassignment), _by_partition
+    ),
+    Kind.BROKER_CONFIG: _Table(
+        "broker_configs", ConfigRecord, _at_revision(StoredConfig), _by_name
+    ),
+    Kind.CLIENT_CONFIG: _Table(
+        "client_configs", ConfigRecord, _at_revision(StoredConfig), _by_name
+    ),
+    Kind.COORDINATOR: _Table("coordinators", CoordinatorRegistration, _alive, _by_number),
+    Kind.SHARD: _Table("shards", ShardOwner, _at_revision(StoredShard), _by_number),
 }

@@ -40,6 +40,8 @@ BROKER_CONFIGS: Final = "/config/brokers/"
 CLIENT_CONFIGS: Final = "/config/clients/"
 NEXT_PRODUCER_ID: Final = "/producers/next_id"
 PRODUCER_NAMES: Final = "/producers/names/"
+COORDINATORS: Final = "/coordinators/ids/"
+SHARDS: Final = "/coordinators/shards/"
 
 # The settings of every broker, or client, that has none of its own.
 DEFAULT_CONFIG: Final = "default"
@@ -67,10 +69,12 @@ class Kind(Enum):
     CLIENT_CONFIG = "client settings"
     NEXT_PRODUCER_ID = "next producer id"
     PRODUCER_NAME = "producer name"
+    COORDINATOR = "coordinator"
+    SHARD = "shard of groups"
 
 
 class Place(NamedTuple):
-    """A key, taken apart: `name` of a topic or producer, `number` of a partition or broker."""
+    """A key, taken apart: `name` of a topic or producer, `number` of whatever has numbers."""
 
     kind: Kind
     name: str = ""
@@ -122,6 +126,14 @@ def client_config_key(name: str) -> str:
 
 def producer_name_key(name: str) -> str:
     return f"{PRODUCER_NAMES}{name}"
+
+
+def coordinator_key(coordinator_id: int) -> str:
+    return f"{COORDINATORS}{coordinator_id}"
+
+
+def shard_key(shard: int) -> str:
+    return f"{SHARDS}{shard}"
 
 
 def place_of(key: str) -> Place | None:
@@ -295,6 +307,24 @@ class ProducerName:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRegistration:
+    """A live coordinator of groups; its epoch is the create revision of the key."""
+
+    coordinator_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOwner:
+    """Which life of which coordinator owns a shard of groups; a new owner has a higher epoch."""
+
+    owner: int
+    owner_epoch: int
+    epoch: int
+
+
 Value = (
     ControllerRecord
     | ClusterRecord
@@ -307,6 +337,8 @@ Value = (
     | Cordon
     | Reassignment
     | ProducerName
+    | CoordinatorRegistration
+    | ShardOwner
 )
 V = TypeVar("V", bound=Value)
 
@@ -398,6 +430,8 @@ _BELOW: Final[dict[str, Callable[[str], Place | None]]] = {
     TOPICS: _place_below_topics,
     BROKERS: _place_of_number(Kind.BROKER),
     CORDONED: _place_of_number(Kind.CORDON),
+    COORDINATORS: _place_of_number(Kind.COORDINATOR),
+    SHARDS: _place_of_number(Kind.SHARD),
     DELETIONS: _place_of_deletion,
     REASSIGNMENTS: _place_of_reassignment,
     BROKER_CONFIGS: _place_of_broker_config,
@@ -542,6 +576,22 @@ def _read_producer(fields: Fields) -> ProducerName:
     )
 
 
+def _read_coordinator(fields: Fields) -> CoordinatorRegistration:
+    return CoordinatorRegistration(
+        coordinator_id=fields.integer("coordinator_id"),
+        host=fields.text("host"),
+        port=fields.integer("port"),
+    )
+
+
+def _read_shard(fields: Fields) -> ShardOwner:
+    return ShardOwner(
+        owner=fields.integer("owner"),
+        owner_epoch=fields.integer("owner_epoch"),
+        epoch=fields.integer("epoch"),
+    )
+
+
 _WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
     ControllerRecord: _write_plain,
     ClusterRecord: _write_plain,
@@ -554,6 +604,8 @@ _WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
     Cordon: _write_plain,
     Reassignment: _write_plain,
     ProducerName: _write_plain,
+    CoordinatorRegistration: _write_plain,
+    ShardOwner: _write_plain,
 }
 _READERS: Final[dict[type, Callable[[Fields], Value]]] = {
     ControllerRecord: _read_controller,
@@ -567,4 +619,6 @@ _READERS: Final[dict[type, Callable[[Fields], Value]]] = {
     Cordon: _read_cordon,
     Reassignment: _read_reassignment,
     ProducerName: _read_producer,
+    CoordinatorRegistration: _read_coordinator,
+    ShardOwner: _read_shard,
 }

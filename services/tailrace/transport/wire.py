@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.errors import InvalidRequest, TailraceError, error_for
-from tailrace.meta.keys import NO_BROKER, BrokerRegistration, ControllerRecord, LeaderChange
+from tailrace.meta.keys import (
+    NO_BROKER,
+    BrokerRegistration,
+    ControllerRecord,
+    CoordinatorRegistration,
+    LeaderChange,
+)
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition, topic_name_problem
 from tailrace.transport.addresses import join_address
 from tailrace.v1 import common_pb2, control_pb2, controller_pb2
@@ -95,8 +101,12 @@ def from_endpoint(message: common_pb2.Endpoint) -> Endpoint:
     return Endpoint(message.id, message.host, message.port, message.rack)
 
 
-def endpoint_of(record: BrokerRegistration | ControllerRecord) -> Endpoint:
-    """Where the broker or controller of a stored record can be reached."""
+def endpoint_of(
+    record: BrokerRegistration | ControllerRecord | CoordinatorRegistration,
+) -> Endpoint:
+    """Where the process of a stored record can be reached."""
+    if isinstance(record, CoordinatorRegistration):
+        return Endpoint(record.coordinator_id, record.host, record.port)
     if isinstance(record, ControllerRecord):
         return Endpoint(record.controller_id, record.host, record.port)
     return Endpoint(record.broker_id, record.host, record.port, record.rack)

@@ -9,18 +9,22 @@ from tailrace.meta.image import (
     ClusterImage,
     LiveBroker,
     LiveController,
+    LiveCoordinator,
     StoredDeletion,
+    StoredShard,
     StoredState,
     StoredTopic,
 )
 from tailrace.meta.keys import (
     BrokerRegistration,
     ControllerRecord,
+    CoordinatorRegistration,
     PartitionState,
+    ShardOwner,
     TopicDeletion,
     TopicRecord,
 )
-from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from tailrace.model import GROUP_SHARDS, BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 B1, B2 = BrokerId(1), BrokerId(2)
 
@@ -109,3 +113,21 @@ def test_only_what_changed_is_painted_anew() -> None:
 def test_a_topic_that_was_only_checked_has_no_states() -> None:
     message = topic_message("t", TOPIC, {}, deleting=False)
     assert [each.leader for each in message.partitions] == [-1, -1]
+
+
+def test_coordinators_and_shards_are_shown_and_nobody_for_an_owner_that_is_gone() -> None:
+    assert list(Painter().paint(IMAGE, {}).group_shards) == []
+    here = CoordinatorRegistration(coordinator_id=7, host="k", port=4)
+    image = replace(
+        IMAGE,
+        coordinators={7: LiveCoordinator(here, 30, 30)},
+        shards={
+            0: StoredShard(ShardOwner(owner=7, owner_epoch=30, epoch=2), 31),
+            1: StoredShard(ShardOwner(owner=7, owner_epoch=29, epoch=5), 31),
+            2: StoredShard(ShardOwner(owner=8, owner_epoch=30, epoch=1), 31),
+        },
+    )
+    picture = Painter().paint(image, {})
+    assert [(each.id, each.host, each.port) for each in picture.coordinators] == [(7, "k", 4)]
+    shown = [(each.owner, each.epoch) for each in picture.group_shards]
+    assert shown == [(7, 2), (-1, 5), (-1, 1), *[(-1, -1)] * (GROUP_SHARDS - 3)]

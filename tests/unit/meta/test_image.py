@@ -18,10 +18,12 @@ from tailrace.meta.keys import (
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
+    CoordinatorRegistration,
     Cordon,
     PartitionState,
     ProducerName,
     Reassignment,
+    ShardOwner,
     TopicDeletion,
     TopicRecord,
     encode,
@@ -81,6 +83,10 @@ FULL: Final[list[Operation]] = [
     Put(keys.client_config_key("c"), encode(ConfigRecord(settings={"b": "2"}))),
     Put(keys.NEXT_PRODUCER_ID, encode_counter(1_000)),
     Put(keys.producer_name_key("p"), encode(ProducerName(producer_id=ProducerId(1), epoch=0))),
+    Put(
+        keys.coordinator_key(7), encode(CoordinatorRegistration(coordinator_id=7, host="h", port=9))
+    ),
+    Put(keys.shard_key(3), encode(ShardOwner(owner=7, owner_epoch=2, epoch=1))),
     Put("/of/a/later/version", b"?"),
 ]
 
@@ -124,6 +130,8 @@ def test_a_snapshot_has_all_facts() -> None:
     assert image.reassignments[ORDERS].record == MOVE
     assert image.broker_configs["default"].record.settings == {"a": "1"}
     assert image.client_configs["c"].record.settings == {"b": "2"}
+    assert image.coordinators[7].epoch == 2
+    assert image.shards[3].record.owner == 7
     assert image.damaged == {}
     image.check_invariants()
 

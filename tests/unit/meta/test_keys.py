@@ -17,6 +17,7 @@ from tailrace.meta.keys import (
     ClusterRecord,
     ConfigRecord,
     ControllerRecord,
+    CoordinatorRegistration,
     Cordon,
     Kind,
     LeaderChange,
@@ -25,6 +26,7 @@ from tailrace.meta.keys import (
     Place,
     ProducerName,
     Reassignment,
+    ShardOwner,
     TopicDeletion,
     TopicRecord,
     Value,
@@ -96,6 +98,8 @@ VALUES: Final[list[Value]] = [
         topic_id=TopicId("t-1"), original=(A1, A2), target=(A2, A3), started_ms=5, cancelled=True
     ),
     ProducerName(producer_id=ProducerId(1_000), epoch=3),
+    CoordinatorRegistration(coordinator_id=7, host="h", port=9),
+    ShardOwner(owner=7, owner_epoch=812, epoch=3),
 ]
 
 
@@ -124,6 +128,8 @@ def _name(value: object) -> str:
         (keys.broker_config_key("4"), Place(Kind.BROKER_CONFIG, "4")),
         (keys.broker_config_key("default"), Place(Kind.BROKER_CONFIG, "default")),
         (keys.client_config_key("a/b"), Place(Kind.CLIENT_CONFIG, "a/b")),
+        (keys.coordinator_key(7), Place(Kind.COORDINATOR, number=7)),
+        (keys.shard_key(49), Place(Kind.SHARD, number=49)),
         (keys.producer_name_key("a/b c"), Place(Kind.PRODUCER_NAME, "a/b c")),
     ],
 )
@@ -136,6 +142,8 @@ def test_keys_are_those_of_the_design() -> None:
     assert keys.history_key(PARTITION) == "/brokers/topics/orders/partitions/3/history"
     assert keys.broker_key(1) == "/brokers/ids/1"
     assert keys.deletion_key("orders") == "/admin/delete_topics/orders"
+    assert keys.coordinator_key(7) == "/coordinators/ids/7"
+    assert keys.shard_key(0) == "/coordinators/shards/0"
     assert keys.producer_name_key("copier") == "/producers/names/copier"
     assert keys.state_key(PARTITION).startswith(keys.topic_prefix("orders"))
     assert not keys.topic_key("orders").startswith(keys.topic_prefix("orders"))
@@ -174,7 +182,7 @@ def test_keys_are_those_of_the_design() -> None:
         "/config/brokers/",
         "/config/brokers/x",
         "/config/clients/",
-        "/coordinators/ids/1",
+        "/coordinators/other/1",
     ],
 )
 def test_a_key_that_is_not_ours_is_left_alone(key: str) -> None:
