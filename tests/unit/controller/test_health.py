@@ -40,7 +40,7 @@ class World:
         self.ends = False
         self.tasks = Tasks(lambda name, error: self.failures.append((name, error)))
         self.failures: list[Any] = []
-        self.watch = HealthWatch(
+        self.watch: HealthWatch[BrokerId, LiveBroker] = HealthWatch(
             Term(1, 7, 70),
             self.settings,
             network=self.controller,
