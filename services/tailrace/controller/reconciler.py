@@ -127,19 +127,7 @@ class Reconciler:
             on_gone=self._process_gone,
             on_draining=self._asked_to_drain,
         )
-        self._coordinator_health: HealthWatch[int, LiveCoordinator] = HealthWatch(
-            term,
-            settings,
-            network=network,
-            clock=clock,
-            rng=rng,
-            tasks=self._tasks,
-            say=say,
-            on_gone=self._coordinator_gone,
-            # One that stops takes its registration away first: there is nothing to relieve it of.
-            on_draining=lambda _, __: None,
-            what="coordinator",
-        )
+        self._coordinator_health = self._watch_coordinators(network, rng)
         self._failures = Failures()
         self._wake = asyncio.Event()
         self._dirty = True
@@ -251,6 +239,23 @@ class Reconciler:
             raise UnknownTopic(f"there is no partition {partition}")
         key = history_key(partition)
         return read_history(key, self._ledger.histories.get(key))
+
+    def _watch_coordinators(
+        self, network: Network, rng: Random
+    ) -> HealthWatch[int, LiveCoordinator]:
+        return HealthWatch(
+            self.term,
+            self._settings,
+            network=network,
+            clock=self._clock,
+            rng=rng,
+            tasks=self._tasks,
+            say=self._say,
+            on_gone=self._coordinator_gone,
+            # One that stops takes its registration away first: there is nothing to relieve it of.
+            on_draining=lambda _, __: None,
+            what="coordinator",
+        )
 
     # What the keeper of the lease tells.
 
