@@ -64,3 +64,8 @@ def topic_name_problem(name: str) -> str | None:
 def shard_of(group: str, shards: int = GROUP_SHARDS) -> int:
     """The shard that a group belongs to: the partition of `__consumer_offsets` that has it."""
     return zlib.crc32(group.encode()) % shards
+
+
+def settled_count(replicas: int, *, adding: int, removing: int) -> int:
+    """How many replicas count for defaults: while some come and go, the smaller set of the two."""
+    return max(1, replicas - max(adding, removing))

@@ -10,6 +10,7 @@ from tailrace.model import (
     GROUP_SHARDS,
     TOPIC_NAME_LENGTH_MAX,
     TopicPartition,
+    settled_count,
     shard_of,
     topic_name_problem,
 )
@@ -97,3 +98,10 @@ def test_the_shard_of_a_group_never_changes(group: str, shard: int) -> None:
 
 def test_groups_spread_over_all_shards() -> None:
     assert {shard_of(f"group-{number}") for number in range(1_000)} == set(range(GROUP_SHARDS))
+
+
+def test_while_replicas_come_and_go_the_smaller_set_counts() -> None:
+    assert settled_count(3, adding=0, removing=0) == 3
+    assert settled_count(6, adding=3, removing=3) == 3
+    assert settled_count(3, adding=2, removing=0) == 1
+    assert settled_count(1, adding=1, removing=0) == 1

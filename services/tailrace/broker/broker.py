@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from tailrace.broker.administration import ReplicaAdmin
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
 from tailrace.broker.fetching import FetchService
@@ -127,6 +128,7 @@ class Broker:
             rng=self._rng,
             identity=lambda: (self._cluster_id, self.epoch),
             say=self._say,
+            live=self.live,
         )
         await self._listen(replicas, links)
         self._registration = self._register(report)
@@ -235,6 +237,7 @@ class Broker:
             quotas=self.quotas,
         )
         offsets = OffsetService(replicas)
+        replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
         control = ControlService(
             settings.broker_id,
             replicas,
@@ -251,6 +254,8 @@ class Broker:
                 methods.BROKER_FETCH: fetch.fetch,
                 methods.BROKER_LIST_OFFSETS: offsets.list_offsets,
                 methods.BROKER_WATCH_METADATA: self.metadata.watch,
+                methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
+                methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
                 methods.CONTROL_HEALTH: control.health,
                 methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr,
                 methods.CONTROL_STOP_REPLICA: control.stop_replica,
@@ -266,8 +271,6 @@ class Broker:
         settings = self._settings
         host, port = split_address(settings.advertised or self._servers[0].address)
         link_host, link_port = split_address(settings.link_advertised or self._servers[1].address)
-        if self._manager is None:
-            raise InvariantViolation("a broker registers after its logs are open")
         return Registration(
             self._store,
             BrokerRegistration(
@@ -276,7 +279,7 @@ class Broker:
                 port=port,
                 link_host=link_host,
                 link_port=link_port,
-                incarnation=self._manager.incarnation,
+                incarnation=self._manager_of_logs().incarnation,
                 rack=settings.rack,
                 instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,
@@ -285,6 +288,11 @@ class Broker:
             on_registered=lambda _: self._registered(),
             say=self._say,
         )
+
+    def _manager_of_logs(self) -> LogManager:
+        if self._manager is None:
+            raise InvariantViolation("a broker listens and registers after its logs are open")
+        return self._manager
 
     def _registered(self) -> None:
         if self.replicas is not None:

@@ -92,7 +92,9 @@ class ControlService:
         for each in request.partitions:
             partition = from_partition(each.partition)
             try:
-                await self._replicas.stop(partition, each.topic_id, delete=each.delete)
+                await self._replicas.stop(
+                    partition, each.topic_id, delete=each.delete, revision=each.revision
+                )
             except (TailraceError, OSError) as error:
                 code = error.code if isinstance(error, TailraceError) else "STORAGE_ERROR"
                 response.errors.append(
@@ -147,4 +149,6 @@ def _order(each: pb.PartitionOrder) -> ReplicaOrder:
         replicas=tuple(map(BrokerId, each.replicas)),
         leader_link=each.leader_link,
         config=dict(each.config),
+        adding=tuple(map(BrokerId, each.adding)),
+        removing=tuple(map(BrokerId, each.removing)),
     )

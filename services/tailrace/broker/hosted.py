@@ -6,7 +6,7 @@ Only values and bookkeeping; what is done about effects stands in `replicas`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.config import Flush, LogConfig
@@ -49,6 +49,9 @@ class TopicSettings:
 
     log: LogConfig
     min_insync: int
+    # What they were read from.
+    given: Mapping[str, str] = field(default_factory=dict)
+    replicas: int = 1
 
     @classmethod
     def parse(
@@ -64,7 +67,11 @@ class TopicSettings:
         else:
             raise InvalidConfig(f"{MIN_INSYNC_SETTING}={text!r} must be from 1 to {replicas}")
         rest = {name: config[name] for name in config if name not in own}
-        return cls(LogConfig.from_settings(rest, defaults), min_insync)
+        return cls(LogConfig.from_settings(rest, defaults), min_insync, dict(config), replicas)
+
+    def over(self, defaults: LogConfig) -> TopicSettings:
+        """The same settings over other defaults."""
+        return TopicSettings.parse(self.given, replicas=self.replicas, defaults=defaults)
 
     @property
     def syncs_first(self) -> bool:
@@ -75,6 +82,7 @@ class Hosted:
     """A partition on this broker."""
 
     __slots__ = (
+        "adding",
         "commit",
         "fetchers",
         "flushing",
@@ -99,6 +107,8 @@ class Hosted:
         self.log = log
         self.machine = machine
         self.settings = settings
+        # Replicas that a reassignment adds: what they are pushed is throttled until they are there.
+        self.adding: tuple[BrokerId, ...] = ()
         self.commit: GroupCommit[None] = GroupCommit(log.recovery_point)
         self.flushing: asyncio.Task[object] | None = None
         # Ordered, so that a simulation tells them in the same order each time.

@@ -13,6 +13,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.throttle import Throttle
+from tailrace.clock import Clock
 from tailrace.errors import Diverged, InvalidRequest, UnknownTopic, Unreachable
 from tailrace.log.segment import Slice
 from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -36,12 +38,13 @@ PROTOCOL_VERSION: Final = 1
 class _Push:
     """How far one partition was pushed to this follower."""
 
-    __slots__ = ("high_watermark", "next_offset")
+    __slots__ = ("high_watermark", "log_start", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         # What the follower was last told; -1 makes the first push go out even without data.
         self.high_watermark = -1
+        self.log_start = -1
 
 
 class FollowerSession:
@@ -55,7 +58,13 @@ class FollowerSession:
         hosted: Callable[[TopicPartition], Hosted | None],
         tell: Callable[[Hosted, FollowerReported | FollowerLost], None],
         frame_bytes: int,
+        throttle: Throttle,
+        clock: Clock,
     ) -> None:
+        self._throttle = throttle
+        self._clock = clock
+        # Partitions that wait until the throttle has room for them.
+        self._held: dict[TopicPartition, None] = {}
         self._link = link
         self._hosted = hosted
         self._tell = tell
@@ -221,8 +230,9 @@ class FollowerSession:
             return None, None
         log, base_offset = hosted.log, state.next_offset
         piece = None
-        if base_offset < log.log_end:
-            piece = log.locate(base_offset, bytes_max=room, min_one=first)
+        allowed = self._allowed(hosted, room) if base_offset < log.log_end else 0
+        if allowed:
+            piece = log.locate(base_offset, bytes_max=allowed, min_one=first or allowed < room)
             if piece is not None and piece.base_offset < base_offset:
                 return self._stretched(hosted, base_offset, piece.base_offset), None
             if piece is None:
@@ -231,11 +241,14 @@ class FollowerSession:
             elif piece.next_offset < log.log_end:
                 self._dirty[partition] = None
         high_watermark = hosted.machine.high_watermark
-        if piece is None and high_watermark == state.high_watermark:
+        known = (state.high_watermark, state.log_start)
+        if piece is None and known == (high_watermark, log.log_start):
             return None, None
-        state.high_watermark = high_watermark
+        state.high_watermark, state.log_start = high_watermark, log.log_start
         if piece is not None:
             state.next_offset = piece.next_offset
+            if self._is_throttled(hosted):
+                self._throttle.take(piece.size, self._clock.monotonic_ms())
         part = pb.LeaderPartition(
             partition=to_partition(partition),
             leader_epoch=hosted.machine.leader_epoch,
@@ -245,6 +258,32 @@ class FollowerSession:
             base_offset=base_offset,
         )
         return part, piece
+
+    def _is_throttled(self, hosted: Hosted) -> bool:
+        """Whether this follower is being added and nobody waits for what it is pushed."""
+        return (
+            self.broker_id in hosted.adding
+            and self._throttle.rate is not None
+            and not hosted.machine.waits_for(self.broker_id, now_ms=self._clock.monotonic_ms())
+        )
+
+    def _allowed(self, hosted: Hosted, room: int) -> int:
+        """How many bytes of the room may be used; none: it is looked at again when some may."""
+        if not self._is_throttled(hosted):
+            return room
+        allowed = self._throttle.room(self._clock.monotonic_ms())
+        if allowed is None or allowed > 0:
+            return room if allowed is None else min(room, allowed)
+        if not self._held:
+            wait_s = self._throttle.wait_ms() / 1000
+            asyncio.get_running_loop().call_later(wait_s, self._release)
+        self._held[hosted.partition] = None
+        return 0
+
+    def _release(self) -> None:
+        held, self._held = self._held, {}
+        for partition in held:
+            self.mark(partition)
 
     def _stretched(self, hosted: Hosted, log_end: int, batch_start: int) -> pb.LeaderPartition:
         """Compaction merged batches across the follower's end: it must go back to where they begin.

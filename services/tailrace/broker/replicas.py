@@ -18,10 +18,14 @@ from google.protobuf.message import DecodeError
 
 from tailrace.broker.fetcher import LeaderLink
 from tailrace.broker.hosted import Hosted, TopicSettings
+from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, PROTOCOL_VERSION, FollowerSession
+from tailrace.broker.live import LiveSettings
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.throttle import Throttle
 from tailrace.broker.waiting import Waiting
 from tailrace.clock import Clock
+from tailrace.config import UNLIMITED
 from tailrace.epochs import EpochEnd
 from tailrace.errors import (
     CorruptBatch,
@@ -30,7 +34,6 @@ from tailrace.errors import (
     InvariantViolation,
     NonContiguousAppend,
     StorageError,
-    StoreUnavailable,
     TailraceError,
     UnknownEpoch,
     UnknownTopic,
@@ -40,9 +43,15 @@ from tailrace.errors import (
 from tailrace.log.admission import BatchResult
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
-from tailrace.meta.keys import PartitionState, broker_key, decode, encode, state_key
-from tailrace.meta.store import CreatedAt, Entry, Guard, MetadataStore, ModifiedAt, Put
-from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from tailrace.meta.store import MetadataStore
+from tailrace.model import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+    settled_count,
+)
 from tailrace.replication.events import (
     AdvanceLogStart,
     AllowFollower,
@@ -54,9 +63,6 @@ from tailrace.replication.events import (
     Effect,
     Event,
     FailPending,
-    IsrRefused,
-    IsrStored,
-    IsrUnknown,
     MoveHighWatermark,
     Ordered,
     PushDiverged,
@@ -83,6 +89,8 @@ from tailrace.transport.wire import code_name
 from tailrace.v1 import replica_pb2 as pb
 
 TICK_MS: Final = 100
+# How long an order waits for the sync that `flush=ack` begins with; a busy log goes on syncing.
+FLUSH_WAIT_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,9 @@ class ReplicaOrder:
     replicas: tuple[BrokerId, ...]
     leader_link: str
     config: dict[str, str]
+    # Those of the replicas that a reassignment adds, and those that go when it is done.
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 class Replicas:
@@ -113,10 +124,11 @@ class Replicas:
         rng: Random,
         identity: Callable[[], tuple[str, int | None]],
         say: Callable[[str], None],
+        live: LiveSettings | None = None,
     ) -> None:
+        self._live = live = live or LiveSettings(settings.log_defaults, say)
         self._settings = settings
         self._manager = manager
-        self._store = store
         self._links = links
         self._clock = clock
         self._blocking = blocking
@@ -130,6 +142,11 @@ class Replicas:
         self._link_addresses: dict[BrokerId, str] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._high_watermarks = manager.load_high_watermarks()
+        self._isr_store = IsrStore(
+            store, BrokerId(settings.broker_id), identity, tell=self._handle, say=say
+        )
+        self._throttle = Throttle()
+        live.observe(self._live_changed)
         self._obeying = asyncio.Lock()
         self.waiting = Waiting()
         self.broker_id = BrokerId(settings.broker_id)
@@ -172,6 +189,12 @@ class Replicas:
             self._appended(hosted)
         return results
 
+    def delete_records(self, hosted: Hosted, offset: int) -> None:
+        """Give up what is below an offset that is committed; followers are told."""
+        hosted.log.advance_log_start(offset)
+        hosted.mark_followers()
+        hosted.mark_fetchers()
+
     # What the controller orders.
 
     async def obey(self, orders: list[ReplicaOrder]) -> list[tuple[TopicPartition, TailraceError]]:
@@ -190,10 +213,18 @@ class Replicas:
                     failures.append((order.partition, StorageError(str(error))))
         return failures
 
-    async def stop(self, partition: TopicPartition, topic_id: str, *, delete: bool) -> None:
-        """Serve the replica no longer, and delete it if asked."""
+    async def stop(
+        self, partition: TopicPartition, topic_id: str, *, delete: bool, revision: int = 0
+    ) -> None:
+        """Serve the replica no longer, and delete it if asked.
+
+        With a revision only if no later order said that the replica is wanted again.
+        """
         async with self._obeying:
             hosted = self._hosted.get(partition)
+            if revision and hosted is not None and hosted.machine.revision > revision:
+                self._say(f"{partition}: not stopped, a later order wants it")
+                return
             if hosted is not None and (not topic_id or hosted.topic_id == topic_id):
                 self._handle(hosted, Stopped())
                 self._unfollow(hosted)
@@ -235,6 +266,8 @@ class Replicas:
             hosted=self._hosted.get,
             tell=self._handle,
             frame_bytes=self._settings.link_frame_bytes,
+            throttle=self._throttle,
+            clock=self._clock,
         )
         former = self._sessions.get(session.broker_id)
         self._sessions[session.broker_id] = session
@@ -332,14 +365,18 @@ class Replicas:
 
     async def _host(self, order: ReplicaOrder) -> Hosted:
         """The partition with its log, made when it is not there yet."""
-        topic = TopicSettings.parse(
-            order.config, replicas=len(order.replicas), defaults=self._settings.log_defaults
+        count = settled_count(
+            len(order.replicas), adding=len(order.adding), removing=len(order.removing)
         )
+        topic = TopicSettings.parse(order.config, replicas=count, defaults=self._live.log_defaults)
         hosted = self._hosted.get(order.partition)
         if hosted is not None and hosted.topic_id == order.topic_id:
+            hosted.adding = order.adding
             if hosted.settings != topic:
-                hosted.settings = topic
-                hosted.log.config = topic.log
+                self._configure(hosted, topic)
+            if hosted.flushing is not None and topic.syncs_first:
+                # A follower says how far it is: let that be on disk before it is what counts.
+                await asyncio.wait([hosted.flushing], timeout=FLUSH_WAIT_MS / 1000)
             return hosted
         if hosted is not None:
             self._handle(hosted, Stopped())
@@ -353,8 +390,26 @@ class Replicas:
             settings=ReplicaSettings(lag_max_ms=self._settings.replica_lag_time_max_ms),
         )
         hosted = Hosted(order.partition, order.topic_id, log, machine, topic)
+        hosted.adding = order.adding
         self._hosted[order.partition] = hosted
         return hosted
+
+    def _configure(self, hosted: Hosted, topic: TopicSettings) -> None:
+        syncs_first = topic.syncs_first and not hosted.settings.syncs_first
+        hosted.settings = topic
+        hosted.log.config = topic.log
+        if syncs_first:
+            self._sync(hosted)
+
+    def _live_changed(self) -> None:
+        """Settings of the whole broker changed: those of logs, the rate of reassignments."""
+        rate = self._live.broker.replication_throttled_rate
+        self._throttle.set_rate(None if rate == UNLIMITED else rate)
+        for hosted in self._hosted.values():
+            topic = hosted.settings.over(self._live.log_defaults)
+            # When replicas report is for orders to change: all of them must know it.
+            log = replace(topic.log, flush=hosted.settings.log.flush)
+            self._configure(hosted, replace(topic, log=log))
 
     async def _log(self, order: ReplicaOrder) -> PartitionLog:
         """The log of a partition: found on disk, or made; one of a former topic goes."""
@@ -398,6 +453,7 @@ class Replicas:
                 log_start=Offset(log.log_start),
                 high_watermark=self._high_watermarks.pop(order.partition, Offset(0)),
                 syncs_first=hosted.settings.syncs_first,
+                synced_end=Offset(log.recovery_point),
             ),
         )
 
@@ -419,7 +475,7 @@ class Replicas:
                     link.report(hosted, effect)
             case StoreIsr():
                 self._tasks.spawn(
-                    f"store the ISR of {hosted.partition}", self._store_isr(hosted, effect)
+                    f"store the ISR of {hosted.partition}", self._isr_store.store(hosted, effect)
                 )
             case AllowFollower():
                 session = self._session(effect.broker_id, effect.broker_epoch)
@@ -474,50 +530,6 @@ class Replicas:
         self.waiting.moved(hosted.partition, offset)
         hosted.mark_fetchers()
         hosted.mark_followers()
-
-    async def _store_isr(self, hosted: Hosted, effect: StoreIsr) -> None:
-        """One guarded transaction; what came of it goes back to the machine."""
-        key = state_key(hosted.partition)
-        _, own_epoch = self._identity()
-        try:
-            entry = await self._store.get(key)
-            if entry is None or own_epoch is None or entry.mod_revision != effect.expected_revision:
-                self._isr_refused(hosted, effect, entry, registered=own_epoch is not None)
-                return
-            stored = decode(PartitionState, entry.value, key=key)
-            changed = replace(stored, isr=effect.isr, elr=effect.elr)
-            guards: list[Guard] = [
-                ModifiedAt(key, effect.expected_revision),
-                CreatedAt(broker_key(self.broker_id), own_epoch),
-                *(CreatedAt(broker_key(b), epoch) for b, epoch in effect.added),
-            ]
-            result = await self._store.txn(guards, [Put(key, encode(changed))])
-            if result.succeeded:
-                self._say(f"{hosted.partition}: ISR {list(effect.isr)}, ELR {list(effect.elr)}")
-                self._handle(hosted, IsrStored(attempt=effect.attempt, revision=result.revision))
-                return
-            self._isr_refused(hosted, effect, await self._store.get(key), registered=True)
-        except StoreUnavailable:
-            self._handle(hosted, IsrUnknown(attempt=effect.attempt))
-
-    def _isr_refused(
-        self, hosted: Hosted, effect: StoreIsr, entry: Entry | None, *, registered: bool
-    ) -> None:
-        if not registered:
-            # Without a registration nothing can be stored; it is on its way.
-            self._handle(hosted, IsrUnknown(attempt=effect.attempt))
-            return
-        state = None
-        if entry is not None:
-            stored = decode(PartitionState, entry.value, key=entry.key)
-            state = StoredState(
-                leader=stored.leader,
-                leader_epoch=stored.leader_epoch,
-                isr=stored.isr,
-                elr=stored.elr,
-                revision=entry.mod_revision,
-            )
-        self._handle(hosted, IsrRefused(attempt=effect.attempt, state=state))
 
     def _session(self, broker_id: BrokerId, broker_epoch: int) -> FollowerSession | None:
         session = self._sessions.get(broker_id)

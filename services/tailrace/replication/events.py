@@ -61,6 +61,8 @@ class Ordered:
     high_watermark: Offset
     # The topic says `flush=ack`: what is not synced counts neither here nor at the followers.
     syncs_first: bool = False
+    # Up to where the log is on disk, for a topic that says `flush=ack` from now on; None: all.
+    synced_end: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

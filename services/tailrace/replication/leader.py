@@ -213,6 +213,13 @@ class LeaderState:
             for broker, follower in self._followers.items()
         )
 
+    def waits_for(self, broker: BrokerId, now_ms: int) -> bool:
+        """Whether the high watermark waits for a follower: it is in sync, or about to be."""
+        if broker in self.maximal_isr:
+            return True
+        follower = self._followers.get(broker)
+        return follower is not None and self._is_joining(follower, now_ms)
+
     def next_tick_ms(self) -> int | None:
         """When time alone changes something: a retry is due, or somebody has lagged too long."""
         due: list[int] = []
@@ -343,15 +350,21 @@ class LeaderState:
         return self._commit(state.isr, state.elr, state.revision, now_ms)
 
     def configure(
-        self, *, replicas: tuple[BrokerId, ...], min_insync: int, syncs_first: bool, now_ms: int
+        self,
+        *,
+        replicas: tuple[BrokerId, ...],
+        min_insync: int,
+        syncs_first: bool,
+        synced_end: int,
+        now_ms: int,
     ) -> list[Effect]:
         """Take over what may change within an epoch besides the ISR."""
         was_under = len(self.isr) < self._min_size
         self._replicas = replicas
         self._min_insync = min_insync
         if syncs_first and not self._syncs_first:
-            # The shell has flushed the log before it told us.
-            self._synced_end = self.log_end
+            # What is not on disk yet is being synced; until then nothing more is committed.
+            self._synced_end = min(synced_end, self.log_end)
         self._syncs_first = syncs_first
         self._meet_followers(now_ms)
         return [

@@ -174,6 +174,10 @@ class PartitionReplica:
         """How far each follower is; empty when this replica does not lead."""
         return () if self._leading is None else self._leading.progress()
 
+    def waits_for(self, broker_id: BrokerId, *, now_ms: int) -> bool:
+        """Whether the high watermark of this leader waits for a follower."""
+        return self._leading is not None and self._leading.waits_for(broker_id, now_ms)
+
     @property
     def next_tick_ms(self) -> int | None:
         """When a `Tick` is needed; None when time alone changes nothing."""
@@ -333,6 +337,7 @@ class PartitionReplica:
             replicas=event.replicas,
             min_insync=event.min_insync,
             syncs_first=event.syncs_first,
+            synced_end=event.log_end if event.synced_end is None else event.synced_end,
             now_ms=now_ms,
         )
 

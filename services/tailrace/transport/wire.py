@@ -139,6 +139,9 @@ class PartitionOrder:
     # `host:port` of the leader's replica link; empty when there is no leader.
     leader_link: str = ""
     config: Mapping[str, str] = field(default_factory=dict)
+    # Those of the replicas that a reassignment adds, and those that go when it is done.
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 def to_order_header(header: OrderHeader) -> control_pb2.OrderHeader:
@@ -169,6 +172,8 @@ def to_order(order: PartitionOrder) -> control_pb2.PartitionOrder:
         revision=order.revision,
         leader_link=order.leader_link,
         config=order.config,
+        adding=order.adding,
+        removing=order.removing,
     )
 
 
@@ -185,6 +190,8 @@ def from_order(message: control_pb2.PartitionOrder) -> PartitionOrder:
         revision=message.revision,
         leader_link=message.leader_link,
         config=dict(sorted(message.config.items())),
+        adding=_brokers(message.adding),
+        removing=_brokers(message.removing),
     )
     problem = _order_problem(order)
     if problem is not None:

@@ -157,6 +157,7 @@ class Trio:
         replicas: Sequence[int] = ALL,
         config: dict[str, str] | None = None,
         leader_link: str = "",
+        adding: Sequence[int] = (),
     ) -> list[control_pb2.LeaderAndIsrResponse]:
         """Store a state of the partition and order it to the brokers that run."""
         state = PartitionState(
@@ -177,6 +178,7 @@ class Trio:
             revision=result.revision,
             leader_link=leader_link or f"b{leader}:9093",
             config=config or {},
+            adding=adding,
         )
         targets = sorted(self.brokers) if to is None else to
         return [await self.send_order(each, order) for each in targets]
@@ -202,6 +204,16 @@ class Trio:
             control_pb2.UpdateMetadataRequest(header=self.header(to), metadata=metadata),
             timeout_ms=2_000,
         )
+
+    async def tell_settings(self, to: int, **settings: str) -> None:
+        """`__` in a name stands for a dot."""
+        dotted = {name.replace("__", "."): text for name, text in settings.items()}
+        response = await self.host.channel(f"b{to}:9092").call(
+            methods.CONTROL_UPDATE_SETTINGS,
+            control_pb2.UpdateSettingsRequest(header=self.header(to), broker=dotted),
+            timeout_ms=2_000,
+        )
+        assert not response.error, response.message
 
     # As a client.
 
