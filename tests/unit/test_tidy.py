@@ -12,7 +12,10 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "services" / "tailrace"
+SPARK: Final = ROOT / "spark-jobs" / "tailrace_spark"
 GENERATED: Final = PACKAGE / "v1"
+# Where the tests of a package are, under tests/unit.
+TESTS: Final = {PACKAGE: "", SPARK: "spark"}
 
 FUNCTION_LINES_MAX: Final = 70
 MODULE_LINES_MAX: Final = 700
@@ -42,8 +45,11 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-SOURCES: Final = _modules(PACKAGE)
-ALL_PYTHON: Final = [*_modules(ROOT / "services", ROOT / "tests"), ROOT / "hatch_build.py"]
+SOURCES: Final = _modules(*TESTS)
+ALL_PYTHON: Final = [
+    *_modules(ROOT / "services", ROOT / "spark-jobs", ROOT / "tests"),
+    ROOT / "hatch_build.py",
+]
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 TEXTS: Final = [
     *ALL_PYTHON,
@@ -72,8 +78,9 @@ def test_every_module_has_its_test() -> None:
     for source in SOURCES:
         if source.name == "__init__.py" or source in NEEDS_NO_TEST:
             continue
-        inside = source.relative_to(PACKAGE)
-        expected = ROOT / "tests" / "unit" / inside.parent / f"test_{inside.name}"
+        package = next(each for each in TESTS if each in source.parents)
+        inside = source.relative_to(package)
+        expected = ROOT / "tests" / "unit" / TESTS[package] / inside.parent / f"test_{inside.name}"
         if not expected.is_file():
             missing.append(_name(expected))
     assert missing == []

@@ -1,0 +1,152 @@
+"""What a task does: read one range from the leader of its partition, whoever that is meanwhile.
+
+Batches are read ahead in the loop of the clients while Spark takes those before; credit bounds how
+far. Small stored batches are joined, since Spark pays for each that it gets. What can no longer be
+read is a `Loss`: DataLost, or with failOnDataLoss=false a line in the log with the count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from tailrace.client.fetch_plan import Fetched
+from tailrace.client.reader import PartitionReader
+from tailrace.errors import (
+    OffsetOutOfRange,
+    RequestTimedOut,
+    TailraceError,
+    Truncated,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from tailrace_spark.cluster import Cluster, cluster_for
+from tailrace_spark.columns import Layout, joined, rows_of
+from tailrace_spark.offsets import UNKNOWN_COUNT, Loss, ReadRange
+from tailrace_spark.options import BOOTSTRAP, ReadOptions
+
+JOINED_BYTES: Final = 1 << 20
+"""Stored batches are joined up to about so much."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class DataLost(Exception):
+    """Records that were promised cannot be read any more."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(f"{loss}. Set failOnDataLoss=false to go on without them, which is logged")
+
+
+def tell(loss: Loss, *, fail: bool) -> None:
+    """Raise DataLost, or log what is skipped."""
+    if fail:
+        raise DataLost(loss)
+    _LOG.warning("failOnDataLoss=false: %s; skipped", loss)
+
+
+def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """All records of the range, as Arrow batches in Spark's schema."""
+    cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
+    reading = _Reading(cluster, wanted, options)
+    try:
+        while (chunk := reading.next_chunk()) is not None:
+            rows = [rows_of(each.view, wanted, layout) for each in chunk]
+            found = [each for each in rows if each is not None]
+            if found:
+                yield joined(found)
+    finally:
+        reading.close()
+
+
+class _Reading:
+    """One range being read; all its waiting happens in the loop of the clients."""
+
+    def __init__(self, cluster: Cluster, wanted: ReadRange, options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._options = options
+        self._reader = cluster.reader(wanted, credit_bytes=options.credit_bytes)
+        # The epoch of the start may be that of a leader that wrote nothing.
+        self._epoch_is_a_bound = True
+
+    def next_chunk(self) -> list[Fetched] | None:
+        """The batches that follow, about JOINED_BYTES; None at the end."""
+        while True:
+            try:
+                return self._cluster.run(self._chunk())
+            except (OffsetOutOfRange, Truncated, UnknownTopic, UnknownTopicId) as error:
+                if not self._go_on_after(error):
+                    return None
+            except RequestTimedOut:
+                raise
+            except TailraceError as error:
+                raise type(error)(f"{self._wanted}: {error}") from error
+
+    def close(self) -> None:
+        self._cluster.run(self._reader.close())
+
+    async def _chunk(self) -> list[Fetched] | None:
+        reader, end = self._reader, self._wanted.end
+        if reader.position >= end:
+            return None
+        timeout_ms = self._options.poll_timeout_ms
+        fetched = await reader.next(timeout_ms=timeout_ms)
+        if fetched is None:
+            raise RequestTimedOut(
+                f"{self._wanted}: no record came for pollTimeoutMs={timeout_ms} at offset "
+                f"{reader.position}, {BOOTSTRAP}={self._options.bootstrap}"
+                + (f": {reader.trouble}" if reader.trouble else "")
+            )
+        chunk, size = [fetched], fetched.header.length
+        while size < JOINED_BYTES and reader.position < end:
+            # What is there already; nothing waits for more.
+            more = await _ready(reader)
+            if more is None:
+                break
+            chunk.append(more)
+            size += more.header.length
+        return chunk
+
+    def _go_on_after(self, error: TailraceError) -> bool:
+        """Whether there is more to read after a loss; raises DataLost when that is not wanted."""
+        wanted, reader = self._wanted, self._reader
+        at = reader.position
+        if isinstance(error, Truncated) and self._epoch_is_a_bound and at == wanted.start:
+            self._epoch_is_a_bound = False
+            if error.agreed_offset >= at:
+                # Nothing before the start is gone: the epoch was that of a leader without records.
+                self._seek(at)
+                return True
+        if isinstance(error, OffsetOutOfRange) and at < error.log_start:
+            go_on = min(error.log_start, wanted.end)
+            why = f"the log starts at {error.log_start} now"
+            self._tell(go_on - at, why)
+            self._seek(go_on)
+            return go_on < wanted.end
+        if isinstance(error, Truncated):
+            self._tell(UNKNOWN_COUNT, f"the log was cut below offset {at}: {error}")
+            self._seek(at)
+            return True
+        self._tell(wanted.end - at, str(error))
+        return False
+
+    def _tell(self, count: int, why: str) -> None:
+        loss = Loss(
+            topic=self._wanted.topic, partition=self._wanted.partition, count=count, why=why
+        )
+        tell(loss, fail=self._options.fail_on_data_loss)
+
+    def _seek(self, offset: int) -> None:
+        async def seek() -> None:
+            self._reader.seek(offset)
+
+        self._cluster.run(seek())
+
+
+async def _ready(reader: PartitionReader) -> Fetched | None:
+    """The next batch if it has arrived."""
+    return await reader.next(timeout_ms=0)

@@ -1,0 +1,151 @@
+"""A range is read whole and once, whatever happens to leaders; what is lost is told or skipped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tailrace.errors import RequestTimedOut
+from tailrace_spark.columns import Layout
+from tailrace_spark.offsets import ReadRange
+from tailrace_spark.options import ReadOptions, read_options
+from tailrace_spark.reading import DataLost, read_range
+from unit.spark.conftest import Model
+
+LAYOUT = Layout(("offset", "value"))
+
+
+def _options(model: Model, **more: str) -> ReadOptions:
+    given = {"bootstrap.servers": model.bootstrap, "subscribe": "t", **more}
+    return read_options(given, streaming=False)
+
+
+def _range(model: Model, start: int, end: int, last_epoch: int = -1) -> ReadRange:
+    return ReadRange(
+        topic="t",
+        topic_id=model.log("t").topic_id,
+        partition=0,
+        start=start,
+        end=end,
+        last_epoch=last_epoch,
+    )
+
+
+def _read(wanted: ReadRange, options: ReadOptions) -> list[int]:
+    batches = list(read_range(wanted, options, LAYOUT))
+    values = [value for each in batches for value in each.column("value").to_pylist()]
+    offsets: list[Any] = [n for each in batches for n in each.column("offset").to_pylist()]
+    assert values == [b"%d" % each for each in offsets]
+    return offsets
+
+
+def test_a_range_and_no_more(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, *[7] * 30)
+    assert _read(_range(model, 10, 200), _options(model)) == list(range(10, 200))
+
+
+def test_small_batches_come_joined(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, *[1] * 500)
+    batches = list(read_range(_range(model, 0, 500), _options(model), LAYOUT))
+    assert sum(each.num_rows for each in batches) == 500
+    assert len(batches) < 50
+
+
+def test_a_new_leader_in_the_middle(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, *[10] * 10)
+    reading = read_range(_range(model, 0, 200), _options(model), LAYOUT)
+    found: list[pa.RecordBatch] = [next(reading)]
+    model.do(lambda: model.cluster.move(model.log("t"), 1))
+    threading.Timer(0.1, lambda: model.fill("t", 0, *[10] * 10)).start()
+    found += list(reading)
+    assert [n for each in found for n in each.column("offset").to_pylist()] == list(range(200))
+
+
+def test_records_that_retention_took(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    model.create("t")
+    model.fill("t", 0, *[10] * 10)
+    model.log("t").log_start = 40
+    wanted = _range(model, 25, 100)
+    with pytest.raises(DataLost, match=r"t-0: 15 records are lost: the log starts at 40 now"):
+        _read(wanted, _options(model))
+    with caplog.at_level(logging.WARNING):
+        assert _read(wanted, _options(model, failOnDataLoss="false")) == list(range(40, 100))
+    assert "t-0: 15 records are lost" in caplog.text
+    gone = _range(model, 3, 30)
+    assert _read(gone, _options(model, failOnDataLoss="false")) == []
+    assert "t-0: 27 records are lost" in caplog.text
+
+
+def test_a_topic_made_anew(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    model.create("t")
+    model.fill("t", 0, 10)
+    wanted = _range(model, 5, 10)
+    model.delete("t")
+    model.create("t")
+    model.fill("t", 0, 10)
+    with pytest.raises(DataLost, match=r"t-0: 5 records are lost: t was deleted and made anew"):
+        _read(wanted, _options(model))
+    with caplog.at_level(logging.WARNING):
+        assert _read(wanted, _options(model, failOnDataLoss="false")) == []
+    assert "5 records are lost" in caplog.text
+
+
+def test_a_log_that_was_cut_below_the_position(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An unclean election: other records stand where some were read."""
+    model.create("t")
+    model.fill("t", 0, 10, 10)
+    wanted = _range(model, 20, 30, last_epoch=0)
+
+    def cut() -> None:
+        model.log("t").truncate(10)
+        model.cluster.move(model.log("t"), 1)
+
+    model.do(cut)
+    model.fill("t", 0, 10, 10)
+    with pytest.raises(DataLost, match="the log was cut below offset 20"):
+        _read(wanted, _options(model))
+    with caplog.at_level(logging.WARNING):
+        found = _read(wanted, _options(model, failOnDataLoss="false"))
+    assert found == list(range(20, 30))
+    assert "was cut below offset 20" in caplog.text
+
+
+def test_the_epoch_of_a_leader_that_wrote_nothing_is_no_loss(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, 10)
+    # Epoch 1 led for a while without a record; then epoch 2 wrote.
+    model.do(lambda: model.cluster.move(model.log("t"), 1))
+    model.do(lambda: model.cluster.move(model.log("t"), 2))
+    model.fill("t", 0, 10)
+    assert _read(_range(model, 10, 20, last_epoch=1), _options(model)) == list(range(10, 20))
+
+
+def test_nothing_comes_is_told_with_the_address(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, 5)
+    wanted = replace(_range(model, 0, 9))
+    with pytest.raises(
+        RequestTimedOut, match=r"t-0 \[0, 9\): no record came for pollTimeoutMs=300"
+    ):
+        _read(wanted, _options(model, pollTimeoutMs="300"))
+
+
+def test_who_stops_early_leaves_nothing_behind(model: Model) -> None:
+    model.create("t")
+    model.fill("t", 0, *[10] * 300)
+    reading = read_range(_range(model, 0, 3_000), _options(model), LAYOUT)
+    assert isinstance(reading, Generator)
+    next(reading)
+    reading.close()
+    assert _read(_range(model, 0, 50), _options(model)) == list(range(50))
