@@ -37,6 +37,13 @@ from tailrace.record.view import BatchView
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.transport.addresses import split_address
+from tailrace.transport.envelopes import (
+    FetchResponse,
+    Named,
+    PartitionBatches,
+    PartitionFetched,
+    ProduceRequest,
+)
 from tailrace.transport.rpc import Handler, Method, Network, Server, Stream
 from tailrace.transport.wire import code_of, from_partition, to_partition
 from tailrace.v1 import broker_pb2 as pb
@@ -345,7 +352,7 @@ class ModelBroker:
                     await stream.send(pb.WatchMetadataResponse(metadata=self.cluster.metadata()))
                 await changed.wait()
 
-    async def produce(self, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]) -> None:
+    async def produce(self, stream: Stream[pb.ProduceResponse, ProduceRequest]) -> None:
         tasks = Tasks(lambda _, __: stream.cancel())
         try:
             while (request := await stream.recv()) is not None:
@@ -372,13 +379,15 @@ class ModelBroker:
         finally:
             await tasks.close()
 
-    async def _late(self, request: pb.ProduceRequest) -> None:
+    async def _late(self, request: ProduceRequest) -> None:
         await asyncio.sleep(self.cluster.late_s())
         for part in request.partitions:
             self._append(part, Fate.SERVED)
 
-    def _append(self, part: pb.PartitionBatches, fate: Fate) -> pb.PartitionProduced:
-        answer = pb.PartitionProduced(partition=part.partition, leader=-1, leader_epoch=-1)
+    def _append(self, part: PartitionBatches, fate: Fate) -> pb.PartitionProduced:
+        answer = pb.PartitionProduced(
+            partition=to_partition(part.partition), leader=-1, leader_epoch=-1
+        )
         found: ModelPartition | None = None
         try:
             if fate is Fate.REFUSED:
@@ -387,7 +396,7 @@ class ModelBroker:
             if fate is Fate.TOO_LARGE:
                 raise RequestTooLarge("more than this broker reads at once")
             found = self.find(part.partition, part.topic_id)
-            results = found.append(part.batches, broker=self.number, epoch=part.leader_epoch)
+            results = found.append(bytes(part.batches), broker=self.number, epoch=part.leader_epoch)
         except TailraceError as error:
             answer.error, answer.message = code_of(error), str(error)
             if isinstance(error, NotLeader) and found is not None:
@@ -431,7 +440,7 @@ class ModelBroker:
         except TailraceError as error:
             part.error, part.message = code_of(error), str(error)
 
-    def find(self, partition: common_pb2.TopicPartition, topic_id: str) -> ModelPartition:
+    def find(self, partition: Named, topic_id: str) -> ModelPartition:
         found = self.cluster.partitions.get(from_partition(partition))
         if found is None:
             raise UnknownTopic(f"no {partition.topic}-{partition.partition} here")
@@ -462,7 +471,7 @@ class ModelBroker:
                         found.offset, found.timestamp_ms = record.offset, record.timestamp_ms
         return found
 
-    async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
+    async def fetch(self, stream: Stream[FetchResponse, pb.FetchRequest]) -> None:
         session = _FetchSession(self, stream)
         await session.run()
 
@@ -470,9 +479,7 @@ class ModelBroker:
 class _FetchSession:
     """A fetch stream: a task for each partition, which share the credit."""
 
-    def __init__(
-        self, broker: ModelBroker, stream: Stream[pb.FetchResponse, pb.FetchRequest]
-    ) -> None:
+    def __init__(self, broker: ModelBroker, stream: Stream[FetchResponse, pb.FetchRequest]) -> None:
         self._broker = broker
         self._stream = stream
         self._credit = 0
@@ -510,7 +517,7 @@ class _FetchSession:
                 offset = await self._push_some(log, wanted, offset)
         except TailraceError as error:
             found = self._broker.cluster.partitions.get(from_partition(partition))
-            refusal = pb.PartitionFetched(
+            refusal = PartitionFetched(
                 partition=partition,
                 error=code_of(error),
                 message=str(error),
@@ -522,7 +529,7 @@ class _FetchSession:
                 refusal.leader_epoch = found.leader_epoch
                 refusal.leader = -1 if found.leader == self._broker.number else found.leader
             refusal.agreed_offset = getattr(error, "agreed_offset", -1)
-            await self._stream.send(pb.FetchResponse(partitions=[refusal]))
+            await self._stream.send(FetchResponse(partitions=[refusal]))
 
     async def _push_some(self, log: ModelPartition, wanted: pb.FetchPartition, offset: int) -> int:
         """Push what is there and credited, or wait for one of both; return where to go on."""
@@ -546,7 +553,7 @@ class _FetchSession:
                     await changed.wait()
                 return offset
         self._credit -= len(data)
-        pushed = pb.PartitionFetched(
+        pushed = PartitionFetched(
             partition=to_partition(log.partition),
             high_watermark=log.committed,
             log_start=log.log_start,
@@ -555,7 +562,7 @@ class _FetchSession:
             leader_epoch=log.leader_epoch,
             tag=wanted.tag,
         )
-        await self._stream.send(pb.FetchResponse(partitions=[pushed]))
+        await self._stream.send(FetchResponse(partitions=[pushed]))
         return offset
 
 

@@ -33,6 +33,7 @@ from tailrace.log.segment import Slice
 from tailrace.model import LeaderEpoch, TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Blocking, Tasks
+from tailrace.transport.envelopes import FetchResponse, PartitionFetched
 from tailrace.transport.rpc import Stream
 from tailrace.transport.wire import error_code, from_partition, to_partition
 from tailrace.v1 import broker_pb2 as pb
@@ -64,7 +65,7 @@ class FetchService:
         self.sluice = Sluice(settings.fetch_bytes_max, clock)
         self._clients = clients
 
-    async def fetch(self, stream: Stream[pb.FetchResponse, pb.FetchRequest]) -> None:
+    async def fetch(self, stream: Stream[FetchResponse, pb.FetchRequest]) -> None:
         client = self._clients.enter("fetch", stream)
         try:
             await _FetchStream(self, client).run()
@@ -95,11 +96,11 @@ class _FetchStream:
         self._quotas = service.quotas
         self._sluice = service.sluice
         self._client = client
-        self._stream: Stream[pb.FetchResponse, pb.FetchRequest] = client.stream
+        self._stream: Stream[FetchResponse, pb.FetchRequest] = client.stream
         self._quota = ClientQuota("")
         self._readings: dict[TopicPartition, _Reading] = {}
         self._dirty: dict[TopicPartition, None] = {}
-        self._refusals: list[pb.PartitionFetched] = []
+        self._refusals: list[PartitionFetched] = []
         self._wake = asyncio.Event()
         self._credit = 0
         self._min_bytes = 1
@@ -168,7 +169,7 @@ class _FetchStream:
     def _refuse(self, partition: TopicPartition, error: TailraceError, tag: int) -> None:
         self._stop_reading(partition)
         hosted = self._replicas.get(partition)
-        refusal = pb.PartitionFetched(
+        refusal = PartitionFetched(
             partition=to_partition(partition),
             error=error_code(error.code),
             message=str(error),
@@ -198,7 +199,7 @@ class _FetchStream:
             size = min(self._credit, self._settings.fetch_response_bytes)
             await self._sluice.enter(size)
             try:
-                response, credit = pb.FetchResponse(partitions=self._refusals), self._credit
+                response, credit = FetchResponse(partitions=self._refusals), self._credit
                 self._refusals = []
                 if self._credit > 0:
                     await self._gather(response, tell_all=not enough)
@@ -258,7 +259,7 @@ class _FetchStream:
             reading.offset, bytes_max=bytes_max, up_to=hosted.machine.high_watermark
         )
 
-    async def _gather(self, response: pb.FetchResponse, *, tell_all: bool) -> None:
+    async def _gather(self, response: FetchResponse, *, tell_all: bool) -> None:
         """Read what is new, within the credit and the size of a response."""
         room = min(self._credit, self._settings.fetch_response_bytes)
         for partition in list(self._readings if tell_all else self._dirty):
@@ -278,7 +279,7 @@ class _FetchStream:
             self._credit -= size
 
     async def _read(
-        self, partition: TopicPartition, reading: _Reading, room: int, response: pb.FetchResponse
+        self, partition: TopicPartition, reading: _Reading, room: int, response: FetchResponse
     ) -> int:
         hosted = reading.hosted
         machine, log = hosted.machine, hosted.log
@@ -296,7 +297,7 @@ class _FetchStream:
                 if reading.offset < high_watermark:
                     self.mark(partition)
         response.partitions.append(
-            pb.PartitionFetched(
+            PartitionFetched(
                 partition=to_partition(partition),
                 high_watermark=high_watermark,
                 log_start=log.log_start,

@@ -32,6 +32,9 @@ class Follower(Protocol):
     def mark(self, partition: TopicPartition) -> None:
         """There is something new for it."""
 
+    def mark_later(self, partition: TopicPartition) -> None:
+        """Only the high watermark is new: it goes with the next data, or a little later."""
+
     def drop(self, hosted: Hosted) -> None:
         """The partition is led here no longer: nothing more is pushed."""
 

@@ -33,6 +33,9 @@ from tailrace.v1 import replica_pb2 as pb
 
 HELLO_TIMEOUT_MS: Final = 5_000
 PROTOCOL_VERSION: Final = 1
+HIGH_WATERMARK_DELAY_MS: Final = 10
+"""A high watermark alone waits so long for data to go with: nobody waits for a follower to know
+it, and under load a frame for each would cost as much as the frame that made it move."""
 
 
 class _Push:
@@ -71,6 +74,9 @@ class FollowerSession:
         self._frame_bytes = frame_bytes
         self._pushes: dict[TopicPartition, _Push] = {}
         self._dirty: dict[TopicPartition, None] = {}
+        # Those of which only the high watermark is new.
+        self._late: dict[TopicPartition, None] = {}
+        self._late_timer: asyncio.TimerHandle | None = None
         self._answers: list[pb.LeaderPartition] = []
         self._wake = asyncio.Event()
         # Counts pushes, and says whether one is waiting to be taken by the follower.
@@ -96,12 +102,28 @@ class FollowerSession:
             return
         finally:
             await tasks.close()
+            if self._late_timer is not None:
+                self._late_timer.cancel()
             self._forget_all()
 
     def mark(self, partition: TopicPartition) -> None:
         if partition in self._pushes:
             self._dirty[partition] = None
             self._wake.set()
+
+    def mark_later(self, partition: TopicPartition) -> None:
+        if partition in self._pushes and partition not in self._dirty:
+            self._late[partition] = None
+            if self._late_timer is None:
+                self._late_timer = asyncio.get_running_loop().call_later(
+                    HIGH_WATERMARK_DELAY_MS / 1000, self._mark_late
+                )
+
+    def _mark_late(self) -> None:
+        self._late_timer = None
+        late, self._late = self._late, {}
+        for partition in late:
+            self.mark(partition)
 
     def allow(self, hosted: Hosted, effect: AllowFollower) -> None:
         """Push from this offset on, beginning now."""

@@ -171,7 +171,7 @@ class Replicas:
         return self._hosted.values()
 
     def append(
-        self, hosted: Hosted, data: bytes, *, leader_epoch: int, acks_all: bool
+        self, hosted: Hosted, data: bytes | memoryview, *, leader_epoch: int, acks_all: bool
     ) -> list[BatchResult]:
         """Append as the leader; who waits for the replicas asks `waiting` after that."""
         error = hosted.machine.can_append(acks_all=acks_all)
@@ -529,7 +529,8 @@ class Replicas:
     def _high_watermark_moved(self, hosted: Hosted, offset: Offset) -> None:
         self.waiting.moved(hosted.partition, offset)
         hosted.mark_fetchers()
-        hosted.mark_followers()
+        for follower in hosted.followers:
+            follower.mark_later(hosted.partition)
 
     def _session(self, broker_id: BrokerId, broker_epoch: int) -> FollowerSession | None:
         session = self._sessions.get(broker_id)

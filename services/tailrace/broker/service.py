@@ -38,8 +38,9 @@ from tailrace.log.admission import BatchResult
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Tasks
+from tailrace.transport.envelopes import PartitionBatches, ProduceRequest
 from tailrace.transport.rpc import Stream
-from tailrace.transport.wire import error_code, from_partition
+from tailrace.transport.wire import error_code, from_partition, to_partition
 from tailrace.v1 import broker_pb2 as pb
 from tailrace.v1.common_pb2 import ClusterMetadata
 
@@ -69,7 +70,7 @@ class ProduceService:
         self.quotas = quotas
         self._budget = Budget(settings.produce_bytes_max)
 
-    async def produce(self, stream: Stream[pb.ProduceResponse, pb.ProduceRequest]) -> None:
+    async def produce(self, stream: Stream[pb.ProduceResponse, ProduceRequest]) -> None:
         """Read requests in order, append at once, answer when the replicas have it."""
         client = self._clients.enter("produce", stream)
         try:
@@ -102,10 +103,10 @@ class ProduceService:
     def connection_bytes_max(self) -> int:
         return self._settings.connection_bytes_max
 
-    def append(self, part: pb.PartitionBatches, *, acks: int, timeout_ms: int) -> _Pending:
+    def append(self, part: PartitionBatches, *, acks: int, timeout_ms: int) -> _Pending:
         """Append the batches of one partition; what is to be answered may have to wait."""
         partition = from_partition(part.partition)
-        answer = pb.PartitionProduced(partition=part.partition, leader=-1, leader_epoch=-1)
+        answer = pb.PartitionProduced(partition=to_partition(partition), leader=-1, leader_epoch=-1)
         try:
             hosted = self._replicas.find(partition, part.topic_id)
             acks_all = acks in {pb.ACKS_ALL, pb.ACKS_UNSPECIFIED}
@@ -196,7 +197,7 @@ class _ProduceStream:
     def __init__(self, service: ProduceService, client: ClientStream) -> None:
         self._service = service
         self._client = client
-        self._stream: Stream[pb.ProduceResponse, pb.ProduceRequest] = client.stream
+        self._stream: Stream[pb.ProduceResponse, ProduceRequest] = client.stream
         self._ready: deque[pb.ProduceResponse] = deque()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -254,7 +255,7 @@ class _ProduceStream:
         self._room.set()
         self._stream.cancel()
 
-    def _take(self, message: pb.ProduceRequest, quota: ClientQuota) -> None:
+    def _take(self, message: ProduceRequest, quota: ClientQuota) -> None:
         size = sum(len(part.batches) for part in message.partitions)
         request = _Request(
             message.correlation,
@@ -278,7 +279,7 @@ class _ProduceStream:
         if request.open == 0:
             self._finish(request)
 
-    def _refuse(self, request: _Request, message: pb.ProduceRequest, error: TailraceError) -> None:
+    def _refuse(self, request: _Request, message: ProduceRequest, error: TailraceError) -> None:
         """Answer the whole request with one error."""
         retry_after_ms = 0
         if isinstance(error, Overloaded):
@@ -286,7 +287,7 @@ class _ProduceStream:
             self._hold_ms = retry_after_ms // 2
         for part in message.partitions:
             answer = pb.PartitionProduced(
-                partition=part.partition,
+                partition=to_partition(part.partition),
                 leader=-1,
                 leader_epoch=-1,
                 error=error_code(error.code),
@@ -297,7 +298,7 @@ class _ProduceStream:
         request.size = 0
         self._finish(request)
 
-    def _problem(self, message: pb.ProduceRequest) -> TailraceError | None:
+    def _problem(self, message: ProduceRequest) -> TailraceError | None:
         try:
             named = [from_partition(part.partition) for part in message.partitions]
         except InvalidRequest as error:

@@ -132,6 +132,7 @@ class Queue(Generic[W]):
     __slots__ = (
         "batch_bytes",
         "batches",
+        "goes_alone",
         "is_forgotten",
         "next_ordinal",
         "next_sequence",
@@ -144,6 +145,8 @@ class Queue(Generic[W]):
         self.batch_bytes = batch_bytes
         self.next_sequence = 0
         self.next_ordinal = 0
+        # A request with several batches of it was refused: one at a time, until one is stored.
+        self.goes_alone = False
         # The log said that it knows nothing of this producer: nothing that was sent is in it.
         self.is_forgotten = False
 

@@ -447,7 +447,9 @@ class FetchPlan:
         reading = self.readings.get(partition)
         return reading if reading is not None and tag and reading.tag == tag else None
 
-    def receive(self, broker: int, reading: Reading | None, data: bytes, *, now_ms: int) -> None:
+    def receive(
+        self, broker: int, reading: Reading | None, data: bytes | memoryview, *, now_ms: int
+    ) -> None:
         """Check the batches and put them in the line."""
         account = self.accounts[broker]
         account.received += len(data)
@@ -538,7 +540,7 @@ class FetchPlan:
             reading.arrived, reading.arrived_epoch = reading.position, reading.position_epoch
 
 
-def _batches(reading: Reading, data: bytes) -> Iterator[Fetched]:
+def _batches(reading: Reading, data: bytes | memoryview) -> Iterator[Fetched]:
     """The batches that continue what has arrived; CorruptBatch when something is wrong."""
     whole = memoryview(data)
     for position, header in split(data):

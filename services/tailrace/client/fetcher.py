@@ -28,6 +28,7 @@ from tailrace.errors import (
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
+from tailrace.transport.envelopes import FetchResponse, PartitionFetched
 from tailrace.transport.rpc import Network, Stream
 from tailrace.transport.wire import error_of, to_partition
 from tailrace.v1 import broker_pb2 as pb
@@ -39,7 +40,7 @@ SILENT_WAITS: Final = 3
 SILENT_MIN_MS: Final = 2_000
 SILENT_BREAK_MS: Final = 10_000
 
-_FetchStream = Stream[pb.FetchRequest, pb.FetchResponse]
+_FetchStream = Stream[pb.FetchRequest, FetchResponse]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,7 @@ class Fetcher:
 
     # Data.
 
-    def _receive(self, broker: int, response: pb.FetchResponse) -> None:
+    def _receive(self, broker: int, response: FetchResponse) -> None:
         now_ms = self._clock.monotonic_ms()
         plan = self.plan
         for part in response.partitions:
@@ -252,7 +253,7 @@ class Fetcher:
         self._on_news()
 
     def _refused(
-        self, broker: int, reading: Reading, part: pb.PartitionFetched, error: TailraceError
+        self, broker: int, reading: Reading, part: PartitionFetched, error: TailraceError
     ) -> None:
         """Take the facts that came with the error, then the error."""
         if isinstance(error, Truncated):

@@ -69,6 +69,8 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 NO_DUE_MS: Final = 2**62
 TURN_BYTES: Final = 64 << 10
 """So much may be handed over before senders get their turn."""
+GATHER_BYTES: Final = 64 << 10
+"""Batches of one partition go together in a request up to so many bytes, and the one after."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -379,9 +381,12 @@ class ProducerCore:
     # What senders ask (SenderPort).
 
     def take_for(self, sender: Sender) -> list[Pending[BatchOutcome]]:
-        """The batches of the next request to a broker: one of each partition that is ready."""
+        """The batches of the next request to a broker, those of each partition in order.
+
+        One of each partition that is ready, and more while they are small: a request costs both
+        sides about as much as the bytes of GATHER_BYTES do.
+        """
         now_ms = self._clock.monotonic_ms()
-        accumulator = self._accumulator
         taken: list[Pending[BatchOutcome]] = []
         room = sender.request_bytes_max
         gathers_until_ms = sender.gathers_until_ms()
@@ -391,32 +396,52 @@ class ProducerCore:
                 del sender.ready[partition]
                 self._route(queue)
                 continue
-            batch = accumulator.peek(queue)
-            if batch is not None:
-                if taken and batch.size_bytes > room:
-                    continue
-                if batch.state is State.OPEN and gathers_until_ms > now_ms:
-                    if sender.timer_ms != gathers_until_ms:
-                        sender.timer_ms = gathers_until_ms
-                        self._set_timer(gathers_until_ms, queue)
-                    continue
-            del sender.ready[partition]
-            batch = accumulator.take(queue, now_ms, leader_epoch=epoch)
-            if batch is None:
-                due_ms = accumulator.due_ms(queue)
-                if due_ms is not None:
-                    self._set_timer(due_ms, queue)
-                continue
-            self._leaders[partition] = (leader, epoch)
-            taken.append(batch)
-            room -= len(batch.data)
-            # At the end of the line, for it may have more.
-            sender.ready[partition] = queue
+            gathered = 0
+            while gathered < (1 if queue.goes_alone else GATHER_BYTES):
+                batch = self._take_from(queue, sender, now_ms, gathers_until_ms, room, epoch)
+                if batch is None:
+                    break
+                taken.append(batch)
+                gathered += len(batch.data)
+                room -= len(batch.data)
+            if gathered:
+                self._leaders[partition] = (leader, epoch)
+                if sender.ready.pop(partition, None) is not None:
+                    # At the end of the line, for it may have more.
+                    sender.ready[partition] = queue
         return taken
 
-    def answered(self, sent: Sent, part: pb.PartitionProduced) -> None:
+    def _take_from(
+        self,
+        queue: Queue[BatchOutcome],
+        sender: Sender,
+        now_ms: int,
+        gathers_until_ms: int,
+        room: int,
+        epoch: int,
+    ) -> Pending[BatchOutcome] | None:
+        """The next batch of a partition, if it goes with this request."""
+        accumulator = self._accumulator
+        batch = accumulator.peek(queue)
+        if batch is not None:
+            if batch.size_bytes > room < sender.request_bytes_max:
+                return None
+            if batch.state is State.OPEN and gathers_until_ms > now_ms:
+                if sender.timer_ms != gathers_until_ms:
+                    sender.timer_ms = gathers_until_ms
+                    self._set_timer(gathers_until_ms, queue)
+                return None
+        batch = accumulator.take(queue, now_ms, leader_epoch=epoch)
+        if batch is None:
+            sender.ready.pop(queue.partition, None)
+            due_ms = accumulator.due_ms(queue)
+            if due_ms is not None:
+                self._set_timer(due_ms, queue)
+        return batch
+
+    def answered(self, sent: Sent, part: pb.PartitionProduced, at: int) -> None:
         batch = sent.batch
-        result = part.batches[0] if part.batches else None
+        result = part.batches[at] if at < len(part.batches) else None
         code, message = part.error, part.message
         if result is not None and result.error:
             code, message = result.error, result.message
@@ -425,7 +450,14 @@ class ProducerCore:
             error = RequestTimedOut("the broker said nothing of the batch")
         if error is None and result is not None:
             self._stored(batch, result)
-        elif error is not None and self._is_current(sent):
+        elif error is not None and not self._is_current(sent):
+            pass
+        elif error is not None and result is None and sent.together > 1 and not error.retriable:
+            # Refused for what one of them is: alone, each gets an answer of its own.
+            batch.queue.goes_alone = True
+            now_ms = self._clock.monotonic_ms()
+            self._fail(self._accumulator.refused(batch, error, now_ms=now_ms, pause_ms=0))
+        elif error is not None:
             is_appended = result is not None and not result.error
             has_due = result is not None and result.HasField("due_sequence")
             due = result.due_sequence if result is not None and has_due else -1
@@ -460,6 +492,7 @@ class ProducerCore:
 
     def _stored(self, batch: Pending[BatchOutcome], result: pb.BatchProduced) -> None:
         if self._accumulator.acknowledged(batch):
+            batch.queue.goes_alone = False
             # The answer has the largest time of the batch, or else that of the append.
             largest_ms = read_header(batch.data).max_timestamp_ms
             is_append_time = 0 < result.timestamp_ms != largest_ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.client.accumulator import Pending, Queue
@@ -24,8 +25,9 @@ from tailrace.errors import (
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
+from tailrace.transport.envelopes import PartitionBatches, ProduceRequest
 from tailrace.transport.rpc import Network, Stream
-from tailrace.transport.wire import error_code, to_partition
+from tailrace.transport.wire import error_code
 from tailrace.v1 import broker_pb2 as pb
 
 SUSPECT_MS: Final = 1_500
@@ -40,7 +42,7 @@ ANSWER_MARGIN_MS: Final = 1_000
 _ACKS: Final = {0: pb.ACKS_NONE, 1: pb.ACKS_LEADER, -1: pb.ACKS_ALL}
 _TOO_LARGE: Final = error_code(RequestTooLarge.code)
 _OVERLOADED: Final = error_code(Overloaded.code)
-_ProduceStream = Stream[pb.ProduceRequest, pb.ProduceResponse]
+_ProduceStream = Stream[ProduceRequest, pb.ProduceResponse]
 
 
 class Sent(NamedTuple):
@@ -48,6 +50,8 @@ class Sent(NamedTuple):
 
     batch: Pending[BatchOutcome]
     attempt: int
+    # How many batches of its partition went with it, itself among them.
+    together: int = 1
 
 
 class SenderPort(Protocol):
@@ -56,8 +60,8 @@ class SenderPort(Protocol):
     def take_for(self, sender: Sender) -> list[Pending[BatchOutcome]]:
         """The batches of the next request."""
 
-    def answered(self, sent: Sent, part: pb.PartitionProduced) -> None:
-        """What the broker said of one batch."""
+    def answered(self, sent: Sent, part: pb.PartitionProduced, at: int) -> None:
+        """What the broker said of one batch, the one that stood at `at` in its partition."""
 
     def unanswered(self, sent: Sent, error: TailraceError) -> None:
         """The stream broke under it."""
@@ -207,25 +211,19 @@ class Sender:
             if not batches:
                 return
             self._number += 1
-            sent = [Sent(batch, batch.attempts) for batch in batches]
+            parts = _parts(batches)
+            sent = [Sent(each, each.attempts, len(part)) for _, part in parts for each in part]
             self._last_sent_ms = self._clock.monotonic_ms()
             self._requests[self._number] = _Request(sent, self._last_sent_ms)
             self._sent_any.set()
             await stream.send(
-                pb.ProduceRequest(
+                ProduceRequest(
                     # A stream says once who it is.
                     client_id=settings.client_id if is_first else "",
                     correlation=self._number,
                     acks=self._acks,
                     timeout_ms=self._broker_timeout_ms,
-                    partitions=[
-                        pb.PartitionBatches(
-                            partition=to_partition(batch.partition),
-                            leader_epoch=batch.leader_epoch,
-                            batches=batch.data,
-                        )
-                        for batch in batches
-                    ],
+                    partitions=[message for message, _ in parts],
                 )
             )
             self._known, is_first = stream, False
@@ -238,7 +236,7 @@ class Sender:
         self._answers += 1
         for sent in request.sent if request is not None else ():
             self._port.answered(
-                sent, pb.PartitionProduced(batches=[pb.BatchProduced(base_offset=-1)])
+                sent, pb.PartitionProduced(batches=[pb.BatchProduced(base_offset=-1)]), 0
             )
 
     async def _read_answers(self, stream: _ProduceStream) -> None:
@@ -263,20 +261,24 @@ class Sender:
         parts = {
             (each.partition.topic, each.partition.partition): each for each in response.partitions
         }
+        last, at = None, 0
         for sent in request.sent:
             partition = sent.batch.partition
+            # The batches of a partition stand side by side, as they do in the answer.
+            at = at + 1 if partition is last else 0
+            last = partition
             part = parts.get((partition.topic, partition.partition))
             if part is not None and part.error == _TOO_LARGE and len(request.sent) > 1:
                 # It is the request that was too large: its batches may fit one by one.
                 size = sum(len(each.batch.data) for each in request.sent)
                 self.request_bytes_max = min(self.request_bytes_max, max(size // 2, 1))
                 part.error = _OVERLOADED
-                self._port.answered(sent, part)
+                self._port.answered(sent, part, at)
             elif part is None:
                 error = Unreachable(f"broker {self.broker} left {partition} unanswered")
                 self._port.unanswered(sent, error)
             else:
-                self._port.answered(sent, part)
+                self._port.answered(sent, part, at)
 
     async def _watch_answers(self) -> None:
         """Suspect a broker that is slow to answer; break with one that never does."""
@@ -305,3 +307,18 @@ class Sender:
     def _note(self, problem: TailraceError) -> None:
         if self._problem is None:
             self._problem = problem
+
+
+def _parts(
+    batches: list[Pending[BatchOutcome]],
+) -> list[tuple[PartitionBatches, list[Pending[BatchOutcome]]]]:
+    """Batches of one partition, which stand side by side, go together."""
+    parts: list[tuple[PartitionBatches, list[Pending[BatchOutcome]]]] = []
+    for queue, found in groupby(batches, key=lambda batch: batch.queue):
+        together = list(found)
+        epoch, data = together[0].leader_epoch, together[0].data
+        if len(together) > 1:
+            data = b"".join([each.data for each in together])
+        message = PartitionBatches(partition=queue.partition, leader_epoch=epoch, batches=data)
+        parts.append((message, together))
+    return parts

@@ -41,7 +41,12 @@ class BatchResult(NamedTuple):
 
 
 def validated(
-    data: bytes, topic: str, config: LogConfig, *, now_ms: int, control_allowed: bool
+    data: bytes | bytearray | memoryview,
+    topic: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    control_allowed: bool,
 ) -> list[tuple[BatchHeader, memoryview]]:
     """Check the bytes of every batch; return each header with all that follows its prefix."""
     view = memoryview(data)

@@ -115,7 +115,7 @@ class PartitionLog:
     # Appending.
 
     def append_as_leader(
-        self, data: bytes, *, leader_epoch: LeaderEpoch, now_ms: int, control_allowed: bool = False
+        self, data: Buffer, *, leader_epoch: LeaderEpoch, now_ms: int, control_allowed: bool = False
     ) -> list[BatchResult]:
         """Give the batches in `data` their offsets and store them.
 

@@ -1,6 +1,7 @@
 """Every RPC of the protocol, as a `Method` with its codecs.
 
-The names are those of `proto/tailrace/v1`; a test compares both. Nothing else is known here.
+The names are those of `proto/tailrace/v1`; a test compares both. Nothing else is known here. What
+carries batches has codecs of its own (`envelopes`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from tailrace.transport import envelopes
 from tailrace.transport.rpc import Kind, Method
 from tailrace.v1 import broker_pb2 as broker
 from tailrace.v1 import control_pb2 as control
@@ -30,17 +32,21 @@ def _method(name: str, kind: Kind, request: type[Q], response: type[R]) -> Metho
     )
 
 
-BROKER_PRODUCE: Final = _method(
-    "BrokerService/Produce",
-    Kind.BIDI_STREAM,
-    broker.ProduceRequest,
-    broker.ProduceResponse,
+BROKER_PRODUCE: Final = Method(
+    name="/tailrace.v1.BrokerService/Produce",
+    kind=Kind.BIDI_STREAM,
+    encode_request=envelopes.encode_produce_request,
+    decode_request=envelopes.decode_produce_request,
+    encode_response=broker.ProduceResponse.SerializeToString,
+    decode_response=broker.ProduceResponse.FromString,
 )
-BROKER_FETCH: Final = _method(
-    "BrokerService/Fetch",
-    Kind.BIDI_STREAM,
-    broker.FetchRequest,
-    broker.FetchResponse,
+BROKER_FETCH: Final = Method(
+    name="/tailrace.v1.BrokerService/Fetch",
+    kind=Kind.BIDI_STREAM,
+    encode_request=broker.FetchRequest.SerializeToString,
+    decode_request=broker.FetchRequest.FromString,
+    encode_response=envelopes.encode_fetch_response,
+    decode_response=envelopes.decode_fetch_response,
 )
 BROKER_LIST_OFFSETS: Final = _method(
     "BrokerService/ListOffsets",

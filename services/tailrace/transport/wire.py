@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.errors import InvalidRequest, TailraceError, error_for
@@ -20,6 +21,7 @@ from tailrace.meta.keys import (
 )
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition, topic_name_problem
 from tailrace.transport.addresses import join_address
+from tailrace.transport.envelopes import PARTITIONS_KNOWN_MAX, Named
 from tailrace.v1 import common_pb2, control_pb2, controller_pb2
 
 _PREFIX: Final = "ERROR_CODE_"
@@ -79,16 +81,21 @@ class Endpoint(NamedTuple):
         return join_address(self.host, self.port)
 
 
-def to_partition(partition: TopicPartition) -> common_pb2.TopicPartition:
+def to_partition(partition: Named) -> common_pb2.TopicPartition:
     return common_pb2.TopicPartition(topic=partition.topic, partition=partition.partition)
 
 
-def from_partition(message: common_pb2.TopicPartition) -> TopicPartition:
+def from_partition(message: Named) -> TopicPartition:
     """InvalidRequest when it names no partition that can exist."""
-    problem = topic_name_problem(message.topic)
-    if problem is not None or message.partition < 0:
-        raise InvalidRequest(problem or f"partition {message.partition} is below 0")
-    return TopicPartition(message.topic, message.partition)
+    return _checked(message.topic, message.partition)
+
+
+@lru_cache(PARTITIONS_KNOWN_MAX)
+def _checked(topic: str, partition: int) -> TopicPartition:
+    problem = topic_name_problem(topic)
+    if problem is not None or partition < 0:
+        raise InvalidRequest(problem or f"partition {partition} is below 0")
+    return TopicPartition(topic, partition)
 
 
 def to_endpoint(endpoint: Endpoint) -> common_pb2.Endpoint:

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from tailrace.errors import Unreachable
+from tailrace.transport.envelopes import FetchResponse, PartitionFetched
 from tailrace.transport.rpc import Stream
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2 as pb
 from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, next_offset, simulate
 
-Fetching = Stream[pb.FetchRequest, pb.FetchResponse]
+Fetching = Stream[pb.FetchRequest, FetchResponse]
 MUCH = 1 << 20
 
 
@@ -28,7 +29,7 @@ def wanted(
     )
 
 
-async def one(stream: Fetching) -> pb.PartitionFetched:
+async def one(stream: Fetching) -> PartitionFetched:
     response = await stream.recv()
     assert response is not None
     (part,) = response.partitions
@@ -48,7 +49,7 @@ async def lead_alone(trio: Trio, **settings: int) -> None:
     await trio.lead(0, 0, isr=(0,), replicas=(0,))
 
 
-async def refusal(trio: Trio, partition: pb.FetchPartition, *, to: int = 0) -> pb.PartitionFetched:
+async def refusal(trio: Trio, partition: pb.FetchPartition, *, to: int = 0) -> PartitionFetched:
     stream = trio.fetching(to)
     await stream.send(pb.FetchRequest(add=[partition], credit_bytes=MUCH))
     part = await one(stream)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.leader_links import HELLO_TIMEOUT_MS
+from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, HIGH_WATERMARK_DELAY_MS
 from tailrace.errors import Unreachable
 from tailrace.transport.rpc import Link
 from tailrace.transport.wire import code_name, to_partition
@@ -22,7 +22,12 @@ async def lead(trio: Trio, **settings: int) -> None:
 
 
 def position(
-    log_end: int, *, last_epoch: int = -1, leader_epoch: int = 0, topic_id: str = TOPIC_ID
+    log_end: int,
+    *,
+    last_epoch: int = -1,
+    leader_epoch: int = 0,
+    topic_id: str = TOPIC_ID,
+    restart: bool = True,
 ) -> pb.FollowerPosition:
     return pb.FollowerPosition(
         partition=to_partition(T0),
@@ -30,7 +35,7 @@ def position(
         leader_epoch=leader_epoch,
         log_end=log_end,
         last_epoch=last_epoch,
-        restart=True,
+        restart=restart,
     )
 
 
@@ -122,6 +127,33 @@ async def test_a_high_watermark_is_told_without_data(trio: Trio) -> None:
     await report(link, position(3, last_epoch=0))
     part, data = await pushed(link)
     assert (part.high_watermark, data) == (3, b"")
+
+
+@simulate
+async def test_a_high_watermark_alone_waits_a_little_for_data_to_go_with(trio: Trio) -> None:
+    await trio.start(0)
+    await trio.lead(0, 0, isr=(0, 2), config={"min.insync.replicas": "1"})
+    link = await trio.follow_by_hand(0)
+    await report(link, position(0))
+    await pushed(link)
+
+    async def produce_and_report(log_end: int) -> pb.LeaderPartition:
+        hosted = trio.hosted(0)
+        trio.replicas(0).append(hosted, batch(), leader_epoch=-1, acks_all=False)
+        part, data = await pushed(link)
+        assert next_offset(data) == log_end
+        await report(link, position(log_end, last_epoch=0, restart=False))
+        while hosted.machine.high_watermark < log_end:  # noqa: ASYNC110 - it has no event.
+            await asyncio.sleep(0.001)
+        return part
+
+    assert (await produce_and_report(3)).high_watermark == 0
+    # Data comes soon enough: it takes the high watermark along.
+    assert (await produce_and_report(6)).high_watermark == 3
+    moved_ms = trio.loop.now_ms
+    part, data = await pushed(link)
+    assert (part.high_watermark, data) == (6, b"")
+    assert 0 < trio.loop.now_ms - moved_ms <= HIGH_WATERMARK_DELAY_MS + 10
 
 
 @simulate

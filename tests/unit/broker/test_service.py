@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.errors import RequestTimedOut, Unreachable
 from tailrace.transport import methods
+from tailrace.transport.envelopes import PartitionBatches, ProduceRequest
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2 as pb
 from tailrace.v1 import control_pb2
@@ -15,9 +16,9 @@ from tailrace.v1.common_pb2 import ClusterMetadata, TopicMetadata
 from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
 
 
-def part(partition: int = 0, data: bytes | None = None) -> pb.PartitionBatches:
+def part(partition: int = 0, data: bytes | None = None) -> PartitionBatches:
     named = to_partition(T0 if partition == 0 else T1)
-    return pb.PartitionBatches(
+    return PartitionBatches(
         partition=named, leader_epoch=-1, batches=batch() if data is None else data
     )
 
@@ -61,8 +62,8 @@ async def test_acks_none_is_not_answered(trio: Trio) -> None:
     await trio.start()
     await trio.lead(0, 0)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, acks=pb.ACKS_NONE, partitions=[part()]))
-    await stream.send(pb.ProduceRequest(correlation=2, acks=pb.ACKS_ALL, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, acks=pb.ACKS_NONE, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=2, acks=pb.ACKS_ALL, partitions=[part()]))
     answer = await stream.recv()
     assert answer is not None
     assert answer.correlation == 2
@@ -75,7 +76,7 @@ async def test_a_stream_that_is_finished_gets_its_last_answers(trio: Trio) -> No
     await trio.lead(0, 0)
     stream = trio.producing()
     for number in range(3):
-        await stream.send(pb.ProduceRequest(correlation=number, partitions=[part()]))
+        await stream.send(ProduceRequest(correlation=number, partitions=[part()]))
     await stream.finish()
     got = []
     while (answer := await stream.recv()) is not None:
@@ -112,13 +113,13 @@ async def test_a_request_names_each_partition_once(trio: Trio) -> None:
     await trio.start()
     await trio.lead(0, 0)
     stream = trio.producing()
-    nameless = pb.PartitionBatches(batches=batch())
+    nameless = PartitionBatches(batches=batch())
     for parts in ([part(), part()], [part(), nameless]):
-        await stream.send(pb.ProduceRequest(correlation=1, partitions=parts))
+        await stream.send(ProduceRequest(correlation=1, partitions=parts))
         answer = await stream.recv()
         assert answer is not None
         assert [code_name(each.error) for each in answer.partitions] == ["INVALID_REQUEST"] * 2
-    await stream.send(pb.ProduceRequest(correlation=9))
+    await stream.send(ProduceRequest(correlation=9))
     answer = await stream.recv()
     assert answer is not None
     assert (answer.correlation, len(answer.partitions)) == (9, 0)
@@ -131,7 +132,7 @@ async def test_bytes_that_wait_are_bounded(trio: Trio) -> None:
     await trio.start(0, produce_bytes_max=size + 10)
     await trio.lead(0, 0)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, timeout_ms=2_000, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, timeout_ms=2_000, partitions=[part()]))
     await asyncio.sleep(0.1)
     refused = await trio.produce()
     assert code_name(refused.error) == "OVERLOADED"
@@ -149,7 +150,7 @@ async def test_a_client_that_goes_away_gives_its_bytes_back(trio: Trio) -> None:
     await trio.start(0, produce_bytes_max=size)
     await trio.lead(0, 0)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, partitions=[part()]))
     await asyncio.sleep(0.1)
     stream.cancel()
     await asyncio.sleep(0.1)
@@ -162,7 +163,7 @@ async def test_a_stream_with_much_in_flight_is_not_read_on(trio: Trio) -> None:
     await trio.lead(0, 0)
     stream = trio.producing()
     for number in (1, 2):
-        request = pb.ProduceRequest(correlation=number, timeout_ms=1_000, partitions=[part()])
+        request = ProduceRequest(correlation=number, timeout_ms=1_000, partitions=[part()])
         await stream.send(request)
     await asyncio.sleep(0.5)
     assert trio.hosted(0).log.log_end == 3
@@ -180,8 +181,8 @@ async def test_a_request_that_is_too_large_is_answered(trio: Trio) -> None:
     await trio.lead(0, 0)
     await trio.lead(0, 0, partition=T1)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, partitions=[part(), part(1)]))
-    await stream.send(pb.ProduceRequest(correlation=2, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, partitions=[part(), part(1)]))
+    await stream.send(ProduceRequest(correlation=2, partitions=[part()]))
     answers = {}
     for _ in range(2):
         answer = await stream.recv()
@@ -196,11 +197,11 @@ async def test_a_client_that_ignores_the_hint_slows_down_itself(trio: Trio) -> N
     await trio.start(0, produce_bytes_max=size)
     await trio.lead(0, 0)
     first = trio.producing()
-    await first.send(pb.ProduceRequest(correlation=1, timeout_ms=3_000, partitions=[part()]))
+    await first.send(ProduceRequest(correlation=1, timeout_ms=3_000, partitions=[part()]))
     await asyncio.sleep(0.1)
     hasty, begun_ms, hint_ms = trio.producing(), trio.loop.now_ms, 0
     for number in range(10):
-        await hasty.send(pb.ProduceRequest(correlation=number, partitions=[part()]))
+        await hasty.send(ProduceRequest(correlation=number, partitions=[part()]))
         answer = await hasty.recv()
         assert answer is not None
         assert code_name(answer.partitions[0].error) == "OVERLOADED"
@@ -219,7 +220,7 @@ async def test_a_client_that_does_not_take_its_answers_is_cut_off(trio: Trio) ->
         # Answers pile up, then requests do, then the stream is cut.
         async with asyncio.timeout(60):
             while True:
-                await stream.send(pb.ProduceRequest(correlation=1, partitions=[part()]))
+                await stream.send(ProduceRequest(correlation=1, partitions=[part()]))
 
     with pytest.raises(Unreachable):
         await send_for_ever()
@@ -235,7 +236,7 @@ async def test_a_client_above_its_quota_is_told_and_waits(trio: Trio) -> None:
     await trio.lead(0, 0)
     stream, begun_ms, told = trio.producing(), trio.loop.now_ms, []
     for number in range(5):
-        request = pb.ProduceRequest(correlation=number, partitions=[part()], client_id="greedy")
+        request = ProduceRequest(correlation=number, partitions=[part()], client_id="greedy")
         await stream.send(request)
     for _ in range(5):
         answer = await stream.recv()
@@ -252,7 +253,7 @@ async def test_a_client_above_its_quota_is_told_and_waits(trio: Trio) -> None:
     await trio.produce()
     assert trio.loop.now_ms - other < 100
     again = trio.producing()
-    await again.send(pb.ProduceRequest(correlation=1, partitions=[part()], client_id="greedy"))
+    await again.send(ProduceRequest(correlation=1, partitions=[part()], client_id="greedy"))
     assert await again.recv() is not None
     assert trio.loop.now_ms - other >= 800
 
@@ -265,7 +266,7 @@ async def test_a_quota_that_the_controller_tells_acts_on_open_streams(trio: Trio
     stream = trio.producing()
 
     async def throttle_ms() -> int:
-        request = pb.ProduceRequest(correlation=1, partitions=[part()], client_id="greedy")
+        request = ProduceRequest(correlation=1, partitions=[part()], client_id="greedy")
         await stream.send(request)
         answer = await stream.recv()
         assert answer is not None
@@ -291,7 +292,7 @@ async def test_an_idle_stream_is_closed(trio: Trio) -> None:
     await trio.start(connections_max_idle_ms=5_000)
     await trio.lead(0, 0)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, partitions=[part()]))
     assert await stream.recv() is not None
     begun_ms = trio.loop.now_ms
     with pytest.raises(Unreachable):
@@ -305,7 +306,7 @@ async def test_a_lost_leadership_ends_the_wait(trio: Trio) -> None:
     await trio.start(0)
     await trio.lead(0, 0)
     stream = trio.producing()
-    await stream.send(pb.ProduceRequest(correlation=1, timeout_ms=60_000, partitions=[part()]))
+    await stream.send(ProduceRequest(correlation=1, timeout_ms=60_000, partitions=[part()]))
     await asyncio.sleep(0.1)
     await trio.lead(1, 1)
     answer = await stream.recv()

@@ -23,6 +23,7 @@ from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import split
 from tailrace.transport import methods
+from tailrace.transport.envelopes import FetchResponse, PartitionBatches, ProduceRequest
 from tailrace.transport.rpc import Link, Stream
 from tailrace.transport.wire import to_partition
 from tailrace.v1 import broker_pb2, control_pb2, replica_pb2
@@ -61,7 +62,7 @@ def batch(count: int = 3, *, value: bytes = b"v", timestamp_ms: int = 1) -> byte
     return builder.build()
 
 
-def next_offset(data: bytes) -> int:
+def next_offset(data: bytes | memoryview) -> int:
     """Where the batches end."""
     end = -1
     for _, header in split(data):
@@ -217,12 +218,10 @@ class Trio:
 
     # As a client.
 
-    def producing(
-        self, to: int = 0
-    ) -> Stream[broker_pb2.ProduceRequest, broker_pb2.ProduceResponse]:
+    def producing(self, to: int = 0) -> Stream[ProduceRequest, broker_pb2.ProduceResponse]:
         return self.host.channel(f"b{to}:9092").open(methods.BROKER_PRODUCE)
 
-    def fetching(self, to: int = 0) -> Stream[broker_pb2.FetchRequest, broker_pb2.FetchResponse]:
+    def fetching(self, to: int = 0) -> Stream[broker_pb2.FetchRequest, FetchResponse]:
         return self.host.channel(f"b{to}:9092").open(methods.BROKER_FETCH)
 
     async def produce(
@@ -238,16 +237,14 @@ class Trio:
     ) -> broker_pb2.PartitionProduced:
         """One request on a stream of its own."""
         stream = self.producing(to)
-        part = broker_pb2.PartitionBatches(
+        part = PartitionBatches(
             partition=to_partition(partition),
             topic_id=topic_id,
             leader_epoch=leader_epoch,
             batches=batch() if data is None else data,
         )
         await stream.send(
-            broker_pb2.ProduceRequest(
-                correlation=7, acks=acks, timeout_ms=timeout_ms, partitions=[part]
-            )
+            ProduceRequest(correlation=7, acks=acks, timeout_ms=timeout_ms, partitions=[part])
         )
         response = await stream.recv()
         assert response is not None

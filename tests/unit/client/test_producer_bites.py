@@ -15,7 +15,7 @@ import pytest
 from tailrace.client.accumulator import Accumulator, State
 from tailrace.client.producer import ProducerCore
 
-SEEDS = range(25)
+SEEDS = range(40)
 
 
 def _model() -> Callable[..., None]:

@@ -50,7 +50,7 @@ class Port:
             return []
         return [batch]
 
-    def answered(self, sent: Sent, part: pb.PartitionProduced) -> None:
+    def answered(self, sent: Sent, part: pb.PartitionProduced, at: int) -> None:
         self.accumulator.acknowledged(sent.batch)
         self.offsets.append(part.batches[0].base_offset)
         self.put(0)

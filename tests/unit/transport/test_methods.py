@@ -43,6 +43,6 @@ def test_kind_and_codecs_are_those_of_the_protocol(method: Method[Any, Any]) -> 
         Kind.BIDI_STREAM: (True, True),
     }[method.kind] == streams
     request, response = method.decode_request(b""), method.decode_response(b"")
-    assert request.DESCRIPTOR is wanted.input_type
-    assert response.DESCRIPTOR is wanted.output_type
+    assert type(request).__name__ == wanted.input_type.name
+    assert type(response).__name__ == wanted.output_type.name
     assert method.encode_request(request) == method.encode_response(response) == b""
