@@ -19,6 +19,10 @@ from tailrace.errors import InvalidConfig
 UNLIMITED: Final = -1
 LOG_DIRS_MAX: Final = 64
 SHOWN_CHARACTERS_MAX: Final = 120
+# Settings of a topic that are no log's: its replicas go by them.
+MIN_INSYNC: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.recovery"
+REPLICA_SETTINGS: Final = frozenset({MIN_INSYNC, UNCLEAN})
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -26,8 +30,35 @@ _GIB: Final = 1024 * _MIB
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
+_REPLICAS_FOR_TWO_INSYNC: Final = 3
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+
+
+def checked_min_insync(config: Mapping[str, str], *, replicas: int) -> int:
+    """`min.insync.replicas` of a topic: as set, else 2 where there are 3 replicas, else 1.
+
+    InvalidConfig when a topic of so many replicas cannot have it.
+    """
+    text = config.get(MIN_INSYNC)
+    if text is None:
+        return 2 if replicas >= _REPLICAS_FOR_TWO_INSYNC else 1
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= replicas:
+        raise InvalidConfig(
+            f"the setting {MIN_INSYNC!r} is {text!r}; allowed is a whole number from 1 to "
+            f"{replicas}, the number of replicas"
+        )
+    return int(text)
+
+
+def min_insync_of(config: Mapping[str, str], *, replicas: int) -> int:
+    """`min.insync.replicas` of a topic that is there, whatever is stored: controllers, brokers and
+    tools must all see the same number, or what one has committed another may give up.
+    """
+    text = config.get(MIN_INSYNC, "")
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        return checked_min_insync({}, replicas=replicas)
+    return max(1, min(int(text), replicas))
 
 
 class CleanupPolicy(StrEnum):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.config import (
     LOG_DIRS_MAX,
+    MIN_INSYNC,
     UNLIMITED,
     CleanupPolicy,
     ClientConfig,
@@ -20,9 +21,11 @@ from tailrace.config import (
     LogConfig,
     TimestampType,
     broker_configs,
+    checked_min_insync,
     client_setting_facts,
     live_configs,
     live_setting_facts,
+    min_insync_of,
 )
 from tailrace.errors import InvalidConfig
 
@@ -327,3 +330,35 @@ def test_what_people_are_told_of_live_settings_and_quotas() -> None:
     assert "leader.replication.throttled.rate" in names
     assert "retention.ms" in names
     assert [each.default for each in client_setting_facts()] == ["-1", "-1", "-1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas", "expected"),
+    [
+        (None, 1, 1),
+        (None, 2, 1),
+        (None, 3, 2),
+        (None, 5, 2),
+        ("3", 3, 3),
+        ("1", 3, 1),
+        # What another version has stored: all must make the same of it.
+        ("0", 3, 2),
+        ("", 3, 2),
+        ("two", 3, 2),
+        ("-1", 2, 1),
+        ("9", 3, 3),
+        ("2", 1, 1),
+    ],
+)
+def test_everybody_reads_min_insync_replicas_the_same_way(
+    text: str | None, replicas: int, expected: int
+) -> None:
+    config = {} if text is None else {MIN_INSYNC: text}
+    assert min_insync_of(config, replicas=replicas) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "4", "-1", "two", ""])
+def test_a_new_topic_has_min_insync_replicas_from_one_to_all(text: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"min\.insync\.replicas"):
+        checked_min_insync({MIN_INSYNC: text}, replicas=3)
+    assert checked_min_insync({MIN_INSYNC: "3"}, replicas=3) == 3

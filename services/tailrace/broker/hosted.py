@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tailrace.config import Flush, LogConfig
-from tailrace.errors import InvalidConfig
+from tailrace.config import REPLICA_SETTINGS, Flush, LogConfig, min_insync_of
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
 from tailrace.model import BrokerId, TopicId, TopicPartition
@@ -18,9 +17,6 @@ from tailrace.replication.partition import PartitionReplica
 
 if TYPE_CHECKING:
     import asyncio
-
-MIN_INSYNC_SETTING: Final = "min.insync.replicas"
-UNCLEAN_SETTING: Final = "unclean.recovery"
 
 
 class Follower(Protocol):
@@ -60,17 +56,10 @@ class TopicSettings:
     def parse(
         cls, config: Mapping[str, str], *, replicas: int, defaults: LogConfig
     ) -> TopicSettings:
-        """`min.insync.replicas` is 2 by default where there are three replicas or more."""
-        own = {MIN_INSYNC_SETTING, UNCLEAN_SETTING}
-        text = config.get(MIN_INSYNC_SETTING)
-        if text is None:
-            min_insync = 2 if replicas >= 3 else 1
-        elif text.isdecimal() and 1 <= int(text) <= replicas:
-            min_insync = int(text)
-        else:
-            raise InvalidConfig(f"{MIN_INSYNC_SETTING}={text!r} must be from 1 to {replicas}")
-        rest = {name: config[name] for name in config if name not in own}
-        return cls(LogConfig.from_settings(rest, defaults), min_insync, dict(config), replicas)
+        """What the controller has checked; what nobody could read counts as not given."""
+        of_log = {name: config[name] for name in config if name not in REPLICA_SETTINGS}
+        min_insync = min_insync_of(config, replicas=replicas)
+        return cls(LogConfig.from_settings(of_log, defaults), min_insync, dict(config), replicas)
 
     def over(self, defaults: LogConfig) -> TopicSettings:
         """The same settings over other defaults."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
-
-MIN_INSYNC: Final = "min.insync.replicas"
-_REPLICAS_FOR_TWO_INSYNC: Final = 3
+from tailrace.config import min_insync_of
 
 
 class Health(StrEnum):
@@ -184,8 +182,5 @@ def health_of(partition: PartitionPicture, min_insync: int) -> tuple[Health, ...
 
 def min_insync_replicas(topic: TopicPicture) -> int:
     """What acks=all needs: as set, else 2 where there are 3 replicas or more, else 1."""
-    given = topic.config.get(MIN_INSYNC, "")
-    if given.isascii() and given.isdigit() and int(given) > 0:
-        return int(given)
     replicas = max((len(each.replicas) for each in topic.partitions), default=0)
-    return 2 if replicas >= _REPLICAS_FOR_TWO_INSYNC else 1
+    return min_insync_of(topic.config, replicas=replicas)

@@ -23,6 +23,7 @@ from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import StaleController, TailraceError
 from tailrace.meta.image import ClusterImage, LiveBroker
+from tailrace.meta.keys import NO_BROKER
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport.methods import (
@@ -92,6 +93,8 @@ class Orders:
         self._image = ClusterImage()
         self._senders: dict[BrokerId, Sender] = {}
         self._links: dict[BrokerId, str] = {}
+        # Leaders that followers were told of without where to find them.
+        self._unplaced: set[BrokerId] = set()
         self._spared: Mapping[BrokerId, LiveBroker] = {}
         self._painter = Painter()
         self._painted = ClusterImage()
@@ -162,9 +165,14 @@ class Orders:
     # The parts of `update`.
 
     def _update_links(self, brokers: Mapping[BrokerId, LiveBroker]) -> list[BrokerId]:
-        """Learn where leaders' links are; gives the brokers whose link has moved."""
+        """Learn where leaders' links are; gives the brokers of which followers must be told."""
         links = {each: link_address(brokers[each]) for each in sorted(brokers)}
-        moved = [each for each in links if each in self._links and links[each] != self._links[each]]
+        moved = [
+            each
+            for each in links
+            if each in self._unplaced or links[each] != self._links.get(each, links[each])
+        ]
+        self._unplaced.difference_update(links)
         # A broker that is gone keeps its place: its followers may be told of it until it returns.
         self._links.update(links)
         return moved
@@ -244,7 +252,10 @@ class Orders:
         stored = self._image.state(partition)
         if stored is None or partition.partition not in topic.record.assignment:
             return None
-        link = self._links.get(stored.state.leader, "")
+        leader = stored.state.leader
+        if leader != NO_BROKER and leader not in self._links:
+            self._unplaced.add(leader)
+        link = self._links.get(leader, "")
         return order_for(partition, topic, stored, link)
 
     # The picture.

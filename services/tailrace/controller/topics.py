@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tailrace.config import Flush, LogConfig
+from tailrace.config import (
+    REPLICA_SETTINGS,
+    UNCLEAN,
+    Flush,
+    LogConfig,
+    checked_min_insync,
+    min_insync_of,
+)
 from tailrace.controller.election import UncleanRecovery
 from tailrace.errors import InvalidConfig, InvalidTopic
 from tailrace.model import topic_name_problem
 
 PARTITIONS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 100
-MIN_INSYNC: Final = "min.insync.replicas"
-UNCLEAN: Final = "unclean.recovery"
 
-_REPLICAS_FOR_TWO_INSYNC: Final = 3
 _RULES_CACHED: Final = 1_024
 
 
@@ -66,21 +70,18 @@ def check_config(
 ) -> None:
     """InvalidConfig when a topic of so many replicas cannot have these settings."""
     LogConfig.from_settings(_of_the_log(config), defaults)
-    _min_insync(config, replication_factor)
+    checked_min_insync(config, replicas=replication_factor)
     _unclean(config, 1)
 
 
 def _of_the_log(config: Mapping[str, str]) -> dict[str, str]:
-    return {name: config[name] for name in config if name not in {MIN_INSYNC, UNCLEAN}}
+    return {name: config[name] for name in config if name not in REPLICA_SETTINGS}
 
 
 @lru_cache(maxsize=_RULES_CACHED)
 def _rules(settings: tuple[tuple[str, str], ...], replicas: int) -> TopicRules:
     config = dict(settings)
-    try:
-        min_insync = _min_insync(config, replicas)
-    except InvalidConfig:
-        min_insync = _min_insync({}, replicas)
+    min_insync = min_insync_of(config, replicas=replicas)
     try:
         unclean = _unclean(config, min_insync)
     except InvalidConfig:
@@ -90,18 +91,6 @@ def _rules(settings: tuple[tuple[str, str], ...], replicas: int) -> TopicRules:
     except InvalidConfig:
         syncs_first = False
     return TopicRules(min_insync=min_insync, unclean=unclean, syncs_first=syncs_first)
-
-
-def _min_insync(config: Mapping[str, str], replicas: int) -> int:
-    text = config.get(MIN_INSYNC)
-    if text is None:
-        return 2 if replicas >= _REPLICAS_FOR_TWO_INSYNC else 1
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= replicas:
-        raise InvalidConfig(
-            f"the setting {MIN_INSYNC!r} is {text!r}; allowed is a whole number from 1 to "
-            f"{replicas}, the number of replicas"
-        )
-    return int(text)
 
 
 def _unclean(config: Mapping[str, str], min_insync: int) -> UncleanRecovery:

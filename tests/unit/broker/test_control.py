@@ -105,7 +105,7 @@ async def test_one_bad_order_does_not_spoil_the_others(trio: Trio) -> None:
         isr=[0],
         replicas=[0],
         revision=1,
-        config={"min.insync.replicas": "2"},
+        config={"flush": "often"},
     )
     response = await trio.send_order(0, bad, good)
     errors = [(each.partition.partition, code_name(each.error)) for each in response.errors]

@@ -277,6 +277,22 @@ def test_followers_are_told_where_the_leaders_link_has_moved() -> None:
     simulate(main)
 
 
+def test_followers_of_a_leader_whose_place_was_not_known_are_told_when_it_is() -> None:
+    async def main(world: World) -> None:
+        # A controller that takes over finds a leader that keeps what it has, but is not registered.
+        states = {0: stored(B1, 40), 1: stored(B2, 40)}
+        world.update(image(states, live(B2), live(B3)))
+        await asyncio.sleep(0.1)
+        first = world.listeners[B3].orders[0]
+        assert [each.leader_link for each in first.partitions] == ["", "b2:2"]
+        world.update(image(states))
+        await asyncio.sleep(0.1)
+        (more,) = world.listeners[B3].orders[1:]
+        assert [each.leader_link for each in more.partitions] == ["b1:2"]
+
+    simulate(main)
+
+
 def test_a_spared_leader_keeps_its_place_in_orders_and_pictures() -> None:
     async def main(world: World) -> None:
         states = {0: stored(B1, 40)}

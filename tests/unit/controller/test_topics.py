@@ -61,7 +61,8 @@ def test_bad_topics_are_refused_with_the_reason(
         (3, {"min.insync.replicas": "1"}, (1, UncleanRecovery.LAST_LEADER, False)),
         (3, {"unclean.recovery": "last-leader"}, (2, UncleanRecovery.LAST_LEADER, False)),
         # What another version has stored and this one cannot read counts as not given.
-        (3, {"min.insync.replicas": "9"}, (2, UncleanRecovery.REFUSE, False)),
+        (3, {"min.insync.replicas": "some"}, (2, UncleanRecovery.REFUSE, False)),
+        (3, {"min.insync.replicas": "9"}, (3, UncleanRecovery.REFUSE, False)),
         (2, {"unclean.recovery": "maybe"}, (1, UncleanRecovery.REFUSE, False)),
         (3, {"flush": "often"}, (2, UncleanRecovery.REFUSE, False)),
     ],
