@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from simulation.cluster import SimCluster
 from tailrace.broker.hosted import Hosted
+from tailrace.meta.keys import BrokerRegistration, PartitionState, decode
 from tailrace.model import TopicPartition
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView
@@ -39,6 +40,8 @@ class Witness:
         self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
         self._at: dict[bytes, tuple[TopicPartition, int]] = {}
         self._heeds = True
+        self._states: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._leaving: list[int] = []
 
     def acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A producer was told that this record is at this offset."""
@@ -85,6 +88,7 @@ class Witness:
 
     def look(self) -> None:
         """Compare what every leader shows now with what was ever shown."""
+        self._look_at_the_store()
         for node in self._cluster.brokers:
             broker = node.broker
             if not node.is_up or broker is None or broker.replicas is None:
@@ -116,6 +120,26 @@ class Witness:
                         f"{found.get(offset)!r} is there"
                     )
             _check_order(partition, records_there, records)
+
+    def _look_at_the_store(self) -> None:
+        """Nobody who said, before the last look, that it shuts down has joined an ISR since."""
+        etcd = self._cluster.etcd.server
+        for entry in etcd.snapshot("/brokers/topics/").entries:
+            if not entry.key.endswith("/state") or self._states.get(entry.key, (0,))[0] == (
+                entry.mod_revision
+            ):
+                continue
+            state = decode(PartitionState, entry.value, key=entry.key)
+            known = self._states.get(entry.key)
+            joined = set(state.isr) - set(known[1]) - {state.leader} if known else set()
+            if joined & set(self._leaving):
+                raise Violation(f"I1: {joined} joined the ISR of {entry.key} while shutting down")
+            self._states[entry.key] = (entry.mod_revision, state.isr)
+        self._leaving = [
+            registration.broker_id
+            for entry in etcd.snapshot("/brokers/ids/").entries
+            if (registration := decode(BrokerRegistration, entry.value, key=entry.key)).draining
+        ]
 
     def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
         partition, epoch = hosted.partition, hosted.machine.leader_epoch

@@ -173,6 +173,23 @@ async def f9_rebooted_follower_joins_on_stale_reports(run: Run) -> None:
 
 
 async def f10_stopping_replica_joins(run: Run) -> None:
+    """One that shuts down catches up while nobody can relieve it: it must not be waited for."""
+    await settled(run)
+    node = (await followers(run))[0]
+    others = [each.name for each in run.cluster.brokers if each is not node]
+    run.cluster.network.isolate(node.name, others)
+    await asyncio.sleep(LAG_S + 1)
+    for each in run.cluster.controllers:
+        each.kill()
+    stopping = run.loop.create_task(node.stop())
+    await asyncio.sleep(0.1)
+    run.cluster.network.heal()
+    await asyncio.sleep(2)
+    assert not stopping.done()
+    assert not run.is_settled_enough()
+    run.cluster.start_all()
+    await stopping
+    run.cluster.start_all()
     await settled(run)
     for _ in range(3):
         node = run.rng.choice(run.cluster.brokers)

@@ -152,6 +152,7 @@ class Broker:
         fewest, since_ms = -1, self._clock.monotonic_ms()
         try:
             async with asyncio.timeout(self._settings.controlled_shutdown_timeout_ms / 1000):
+                await self._announce_end()
                 while self.epoch is not None:
                     left = await self._leaderships_left()
                     now_ms = self._clock.monotonic_ms()
@@ -167,6 +168,14 @@ class Broker:
                     await asyncio.sleep(HAND_OVER_PAUSE_MS / 1000)
         except TimeoutError:
             self._say("leaderships could not be handed over in time, stopping all the same")
+
+    async def _announce_end(self) -> None:
+        """Nobody shall take us into an ISR any more: we would only leave it again."""
+        if self._registration is not None:
+            try:
+                await self._registration.set_draining()
+            except StoreUnavailable as error:
+                self._say(f"the registration does not say that this broker stops: {error}")
 
     async def _until_relieved(self) -> None:
         """Wait for the orders themselves: as long as we believe to lead, clients wait for us."""

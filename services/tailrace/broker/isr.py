@@ -5,15 +5,29 @@ The machine proposes (`StoreIsr`), the store decides; what came of it goes back 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tailrace.broker.hosted import Hosted
 from tailrace.errors import StoreUnavailable
-from tailrace.meta.keys import PartitionState, broker_key, decode, encode, state_key
+from tailrace.meta.keys import (
+    BrokerRegistration,
+    PartitionState,
+    broker_key,
+    decode,
+    encode,
+    state_key,
+)
 from tailrace.meta.store import CreatedAt, Entry, Guard, MetadataStore, ModifiedAt, Put
 from tailrace.model import BrokerId
-from tailrace.replication.events import IsrRefused, IsrStored, IsrUnknown, StoredState, StoreIsr
+from tailrace.replication.events import (
+    AddedReplica,
+    IsrRefused,
+    IsrStored,
+    IsrUnknown,
+    StoredState,
+    StoreIsr,
+)
 
 
 class IsrStore:
@@ -45,10 +59,14 @@ class IsrStore:
                 return
             stored = decode(PartitionState, entry.value, key=key)
             changed = replace(stored, isr=effect.isr, elr=effect.elr)
+            joining = await self._joining(effect.added)
+            if joining is None:
+                self._refused(hosted, effect, entry, registered=True)
+                return
             guards: list[Guard] = [
                 ModifiedAt(key, effect.expected_revision),
                 CreatedAt(broker_key(self._broker_id), own_epoch),
-                *(CreatedAt(broker_key(b), epoch) for b, epoch in effect.added),
+                *joining,
             ]
             result = await self._store.txn(guards, [Put(key, encode(changed))])
             if result.succeeded:
@@ -58,6 +76,23 @@ class IsrStore:
             self._refused(hosted, effect, await self._store.get(key), registered=True)
         except StoreUnavailable:
             self._tell(hosted, IsrUnknown(attempt=effect.attempt))
+
+    async def _joining(self, added: Iterable[AddedReplica]) -> list[Guard] | None:
+        """Guards that those who join are what they are now; None: one of them may not join.
+
+        One that is shutting down would leave at once, and take with it what only it could vouch
+        for; one whose tail may be lost has yet to be taken out everywhere.
+        """
+        guards: list[Guard] = []
+        for broker, epoch in added:
+            entry = await self._store.get(broker_key(broker))
+            if entry is None or entry.create_revision != epoch:
+                return None
+            registration = decode(BrokerRegistration, entry.value, key=entry.key)
+            if registration.draining or registration.tail_may_be_lost:
+                return None
+            guards.append(ModifiedAt(entry.key, entry.mod_revision))
+        return guards
 
     def _refused(
         self, hosted: Hosted, effect: StoreIsr, entry: Entry | None, *, registered: bool

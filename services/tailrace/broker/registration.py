@@ -68,15 +68,19 @@ class Registration:
     async def set_draining(self) -> None:
         """Tell the controller, through the key itself, that the broker wants to be relieved."""
         self._facts = replace(self._facts, draining=True)
-        entry = await self._store.get(self._key)
-        if entry is None or entry.create_revision != self.epoch:
-            return
-        # The controller may have changed other facts in it.
-        stored = decode(BrokerRegistration, entry.value, key=self._key)
-        await self._store.txn(
-            [ModifiedAt(self._key, entry.mod_revision)],
-            [Put(self._key, encode(replace(stored, draining=True)), self._lease)],
-        )
+        while True:
+            entry = await self._store.get(self._key)
+            if entry is None or entry.create_revision != self.epoch:
+                # The next registration says it.
+                return
+            # The controller may have changed other facts in it, and may do so now.
+            stored = decode(BrokerRegistration, entry.value, key=self._key)
+            result = await self._store.txn(
+                [ModifiedAt(self._key, entry.mod_revision)],
+                [Put(self._key, encode(replace(stored, draining=True)), self._lease)],
+            )
+            if result.succeeded:
+                return
 
     async def close(self) -> None:
         """Take the key away at once, so that nobody waits for the lease to end."""

@@ -158,6 +158,23 @@ async def test_draining_keeps_the_other_facts(bench: Bench) -> None:
 
 
 @simulate
+async def test_draining_is_said_even_if_the_controller_changes_the_key_meanwhile(
+    bench: Bench,
+) -> None:
+    registration = bench.start()
+    await asyncio.sleep(0.1)
+    changed = replace(FACTS, tail_may_be_lost=True)
+    draining = asyncio.get_running_loop().create_task(registration.set_draining())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        entry = bench.etcd.get(KEY)
+        assert entry is not None
+        bench.etcd.txn([], [Put(KEY, encode(changed), entry.lease)])
+    await draining
+    assert bench.stored() == replace(changed, draining=True)
+
+
+@simulate
 async def test_draining_touches_no_other_life(bench: Bench) -> None:
     registration = bench.start()
     await asyncio.sleep(0.1)

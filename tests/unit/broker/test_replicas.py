@@ -94,6 +94,23 @@ async def test_a_follower_that_is_late_leaves_the_isr_and_comes_back(trio: Trio)
 
 
 @simulate
+async def test_f10_one_that_shuts_down_does_not_join_the_isr(trio: Trio) -> None:
+    await trio.start(controlled_shutdown_timeout_ms=60_000)
+    await trio.lead(0, 0, isr=(0, 1))
+    trio.network.isolate("b2", ["b0", "b1"])
+    # Nobody reigns, so that it waits for a long time.
+    trio.processes[2].spawn("hand over", trio.brokers[2].hand_over())
+    await asyncio.sleep(0.1)
+    trio.network.heal()
+    await trio.produce()
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+    await asyncio.sleep(5)
+    assert (await trio.stored()).isr == (0, 1)
+    # And nobody waits for it, though it is there.
+    assert trio.hosted(0).machine.high_watermark == 3
+
+
+@simulate
 async def test_too_few_in_sync_hold_the_high_watermark(trio: Trio) -> None:
     await start(trio, 0)
     await trio.lead(0, 0)
