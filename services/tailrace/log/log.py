@@ -289,30 +289,43 @@ class PartitionLog:
         self.producers = ProducerStates()
         self.log_start = self.log_end = self.recovery_point = offset
 
-    def advance_log_start(self, offset: int) -> int:
-        """Give up everything below `offset`; return how many segments went. Durable on return."""
+    def advance_log_start(
+        self, offset: int, *, durable: bool = True, aside: list[str] | None = None
+    ) -> int:
+        """Give up everything below `offset`; return how many segments went. Durable on return.
+
+        Not `durable` is for who will be told again: the next checkpoint stores it. For `aside` see
+        `enforce_retention`.
+        """
         self._check_open()
         if offset > self.log_end:
             raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
         if offset <= self.log_start:
             return 0
         with self._cutting():
-            self._checkpoints.set_log_start(offset)
+            if durable:
+                self._checkpoints.set_log_start(offset)
             self.log_start = offset
             if self.epochs.truncate_start(offset):
                 self._flushes.epochs.note()
             count = max(bisect_right(self._bases, offset) - 1, 0)
-            self._drop_first_segments(count)
+            self._drop_first_segments(count, aside)
         return count
 
-    def enforce_retention(self, *, now_ms: int, high_watermark: int) -> Expiry:
-        """Remove the segments that are too old or too many; the active one is rolled first."""
+    def enforce_retention(
+        self, *, now_ms: int | None, high_watermark: int, aside: list[str] | None = None
+    ) -> Expiry:
+        """Remove the segments that are too old or too many; the active one is rolled first.
+
+        Without a time none is too old. With `aside` the files only lose their names, and their new
+        ones are added to the list: removing a large file takes long, and any thread can do it.
+        """
         self._check_open()
         deletes = self.config.cleanup_policy.deletes
         verdict = expired(
-            [self._facts(segment) for segment in self.segments],
-            now_ms=now_ms,
-            retention_ms=self.config.retention_ms if deletes else UNLIMITED,
+            [_facts(segment) for segment in self.segments],
+            now_ms=now_ms or 0,
+            retention_ms=self.config.retention_ms if deletes and now_ms is not None else UNLIMITED,
             retention_bytes=self.config.retention_bytes if deletes else UNLIMITED,
             high_watermark=high_watermark,
             log_start_offset=self.log_start,
@@ -321,7 +334,7 @@ class PartitionLog:
             self.roll()
         if verdict.count:
             with self._cutting():
-                self._drop_first_segments(verdict.count)
+                self._drop_first_segments(verdict.count, aside)
             self.log_start = max(self.log_start, self.segments[0].base_offset)
         return verdict
 
@@ -536,16 +549,6 @@ class PartitionLog:
                 continue
         return None
 
-    def _facts(self, segment: Segment) -> SegmentFacts:
-        index = segment.index
-        return SegmentFacts(
-            base_offset=segment.base_offset,
-            next_offset=segment.next_offset,
-            size_bytes=segment.size,
-            max_timestamp_ms=segment.max_timestamp_ms,
-            created_ms=index.created_ms,
-        )
-
     def _truncate(self, offset: int, now_ms: int) -> None:
         self._lower_recovery_point(self._batch_start(offset))
         while len(self.segments) > 1 and self.segments[-1].base_offset >= offset:
@@ -617,13 +620,16 @@ class PartitionLog:
         self.segments.pop().remove()
         self._bases.pop()
 
-    def _drop_first_segments(self, count: int) -> None:
+    def _drop_first_segments(self, count: int, aside: list[str] | None) -> None:
         if count <= 0:
             return
         gone, self.segments = self.segments[:count], self.segments[count:]
         del self._bases[:count]
         for segment in gone:
-            segment.remove()
+            if aside is None:
+                segment.remove()
+            else:
+                aside.append(segment.put_aside())
         first = self.segments[0].base_offset
         remove_snapshots(self.storage, self.folder, lambda at: at < first)
         self.epochs.truncate_start(max(self.log_start, first))
@@ -659,6 +665,16 @@ class PartitionLog:
             write_snapshot(self.storage, self.folder, self.producers, self.log_end)
         except OSError:
             closed.remove_index_files()
+
+
+def _facts(segment: Segment) -> SegmentFacts:
+    return SegmentFacts(
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size_bytes=segment.size,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        created_ms=segment.created_ms,
+    )
 
 
 def _within_reach(headers: list[BatchHeader]) -> Iterator[list[BatchHeader]]:

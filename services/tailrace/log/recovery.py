@@ -35,7 +35,13 @@ from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_fa
 from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
 from tailrace.log.salvage import copy_from, find_batch
-from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
+from tailrace.log.segment import (
+    LOG_SUFFIX,
+    REMOVED_SUFFIX,
+    Segment,
+    Storage,
+    segment_name,
+)
 from tailrace.log.snapshots import load_producers, remove_snapshots
 from tailrace.log.swap import (
     CLEANED_SUFFIX,
@@ -155,7 +161,7 @@ class _Opening:
         """Finish or undo what a crash interrupted."""
         files = self.storage.files
         for name in files.list(self.folder):
-            if name.endswith((CLEANED_SUFFIX, TEMPORARY_SUFFIX)):
+            if name.endswith((CLEANED_SUFFIX, REMOVED_SUFFIX, TEMPORARY_SUFFIX)):
                 files.remove(f"{self.folder}/{name}")
                 self.report.mended.append(f"removed {name}, left by a crash")
         for swap in unfinished_swaps(files, self.folder):

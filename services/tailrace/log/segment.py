@@ -28,6 +28,8 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
+# Follows the name of a data file that is given up and only waits for its removal.
+REMOVED_SUFFIX: Final = ".removed"
 
 # A header walk reads this much at a time: many small batches, or the head of a large one.
 WALK_CHUNK_BYTES: Final = 64 * 1024
@@ -114,6 +116,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_created_ms",
         "_edges",
         "_index",
         "_index_interval_bytes",
@@ -144,6 +147,7 @@ class Segment:
         # A large value, so that the first batch after opening gets an entry.
         self._bytes_since_entry = index_interval_bytes
         self._max_timestamp_ms = index.max_timestamp_ms if index is not None else None
+        self._created_ms: int | None = None
         self._saved_entries = 0
         # Offset → position of batches that reads began or ended at: the next read mostly begins
         # where one ended, and need not walk there from the index entry below.
@@ -192,6 +196,25 @@ class Segment:
         if self._max_timestamp_ms is None:
             self._max_timestamp_ms = self.index.max_timestamp_ms
         return self._max_timestamp_ms
+
+    @property
+    def created_ms(self) -> int:
+        """When it got its first batch by the broker's clock; remembered, the index need not be."""
+        if self._index is not None:
+            return self._index.created_ms
+        if self._created_ms is None:
+            self._created_ms = self.index.created_ms
+        return self._created_ms
+
+    @property
+    def is_age_known(self) -> bool:
+        """Whether the times of the segment can be told without reading a file."""
+        return self._index is not None or None not in (self._created_ms, self._max_timestamp_ms)
+
+    def learn_age(self) -> None:
+        """Read what its times are, from any thread, so that others need not wait for that."""
+        if not self.is_age_known:
+            self._created_ms, self._max_timestamp_ms = self.created_ms, self.max_timestamp_ms
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Write the bytes of whole batches at the end; `added` must follow for each of them.
@@ -270,12 +293,14 @@ class Segment:
         """Keep the index in the segment itself, as an active segment must."""
         if self._index is None:
             self._index = self.index
+            self._created_ms = None
             self._storage.indexes.drop(self.path)
         return self._index
 
     def release_index(self) -> None:
         """Hand the index to the shared cache: the segment is no longer written."""
         if self._index is not None:
+            self._created_ms = self._index.created_ms
             self._storage.indexes.put(self.path, self._index)
             self._index = None
 
@@ -464,6 +489,14 @@ class Segment:
         self.remove_index_files()
         self._storage.files.remove(self.path)
         self.forget()
+
+    def put_aside(self) -> str:
+        """As `remove`, but the data file stays under a name that nobody looks for; returns it."""
+        self.remove_index_files()
+        aside = self.path + REMOVED_SUFFIX
+        self._storage.files.rename(self.path, aside)
+        self.forget()
+        return aside
 
     def forget(self) -> None:
         """Drop what the caches hold of this segment."""

@@ -275,6 +275,47 @@ def test_old_segments_go(bench: LogBench) -> None:
     assert log.enforce_retention(now_ms=NOW_MS, high_watermark=3).count == 0
 
 
+def test_without_a_time_only_bytes_count(bench: LogBench) -> None:
+    log = aged(bench, [5 * HOUR_MS, 4 * HOUR_MS, HOUR_MS], retention_ms=HOUR_MS)
+    assert log.enforce_retention(now_ms=None, high_watermark=3).count == 0
+    log.config = replace(log.config, retention_bytes=800)
+    assert log.enforce_retention(now_ms=None, high_watermark=3).reasons == (ExpiryReason.BYTES,)
+
+
+def test_files_can_be_put_aside_instead_of_removed(bench: LogBench) -> None:
+    log = aged(bench, [5 * HOUR_MS, 4 * HOUR_MS, HOUR_MS], retention_ms=3 * HOUR_MS)
+    aside: list[str] = []
+    log.enforce_retention(now_ms=NOW_MS, high_watermark=3, aside=aside)
+    names = [segment_name(0, ".log.removed"), segment_name(1, ".log.removed")]
+    assert aside == [f"{log.folder}/{name}" for name in names]
+    assert bench.names(".removed") == names
+    log.advance_log_start(3, aside=aside)
+    assert len(aside) == 3
+    # Killed before they were removed: the next opening does it.
+    again = bench.open()
+    assert (again.log_start, again.log_end, bench.names(".removed")) == (3, 3, [])
+
+
+def test_a_log_start_that_will_be_told_again_is_not_stored(bench: LogBench) -> None:
+    log = aged(bench, [3, 2, 1])
+    assert log.advance_log_start(2, durable=False) == 2
+    assert (log.log_start, bench.offsets.log_start) == (2, 0)
+    assert bench.open().log_start == 2
+
+
+def test_the_age_of_a_closed_segment_is_read_once(bench: LogBench) -> None:
+    log = aged(bench, [5 * HOUR_MS, 4 * HOUR_MS])
+    log.flush()
+    bench.checkpoint(log)
+    segment = bench.open().segments[0]
+    assert not segment.is_age_known
+    segment.learn_age()
+    assert segment.is_age_known
+    segment.remove_index_files()
+    segment.forget()
+    assert segment.created_ms == NOW_MS - 5 * HOUR_MS
+
+
 def test_nothing_above_the_high_watermark_goes(bench: LogBench) -> None:
     log = aged(bench, [5 * HOUR_MS, 4 * HOUR_MS], retention_ms=HOUR_MS)
     assert log.enforce_retention(now_ms=NOW_MS, high_watermark=1).count == 1

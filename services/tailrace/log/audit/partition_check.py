@@ -33,6 +33,7 @@ from tailrace.log.producers import ProducerStates
 from tailrace.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    REMOVED_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_name,
@@ -208,7 +209,7 @@ class _PartitionCheck:
         for name in names:
             path = f"{self.folder}/{name}"
             base = base_in_name(name)
-            if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
+            if name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX, REMOVED_SUFFIX)):
                 self._add(Kind.LEFTOVER, path, "a crash left it half made")
             elif name == SYNC_FAILED_FILE:
                 self._sync_failed(path)

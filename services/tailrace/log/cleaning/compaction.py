@@ -1,10 +1,11 @@
 """Compaction of a log: the last record of every key stays, at its offset and in its order.
 
 It goes in three steps, as a flush does. `begin_compaction`, on the thread that owns the log, says
-what there is to do. `CompactionWork.run` does it, in any thread, while the owner goes on appending:
-it reads closed segments and writes cleaned files beside them. `end_compaction`, on the owner's
-thread, puts these in the place of the old segments, one after the other, lowest first
-(`tailrace.log.swap`); the owner then stores `CompactionReport.cleaned_to` as cleaner checkpoint.
+what there is to do. `CompactionWork.run` does it, in any thread, while the owner goes on appending
+(`advance` does it in steps): it reads closed segments and writes cleaned files beside them.
+`end_compaction`, on the owner's thread, puts these in the place of the old segments, one after the
+other, lowest first (`tailrace.log.swap`); the owner then stores `CompactionReport.cleaned_to` as
+cleaner checkpoint.
 At last `CompactionWork.release`, in any thread, lets go of the old files: only then does the
 system give back their blocks, which takes longer than all that the owner's thread has to do.
 
@@ -32,12 +33,12 @@ buffer too small for a single chunk of the dirty part is exceeded by the keys of
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -46,7 +47,6 @@ import pyarrow as pa
 from tailrace.errors import (
     CorruptBatch,
     DamagedLog,
-    InvariantViolation,
     LogClosed,
     StorageError,
     TailraceError,
@@ -69,10 +69,6 @@ from tailrace.log.cleaning.rewriting import (
     CleanedSegment,
     RewriteLimits,
     Rewriter,
-    may_merge,
-    rebuilt,
-    whole,
-    without_deltas,
 )
 from tailrace.log.cleaning.survivors import (
     NO_HORIZON_MS,
@@ -83,6 +79,7 @@ from tailrace.log.cleaning.survivors import (
     kept_rows,
     tombstones,
 )
+from tailrace.log.cleaning.verdicts import Stretch, Verdict
 from tailrace.log.file_cache import CachedFile
 from tailrace.log.log import PartitionLog
 from tailrace.log.segment import Segment, Storage
@@ -101,6 +98,7 @@ DIRTY_CHUNK_BYTES: Final = 4 << 20
 CLEAN_CHUNK_BYTES: Final = 64 << 20
 # A merged batch this full (a share of what it may be) is copied rather than merged once more.
 COPIED_FROM_SHARE: Final = 0.5
+ALL_BYTES: Final = 2**63 - 1
 # So many of the old files are kept open until `release`; the rest go when they are replaced.
 HELD_FILES_MAX: Final = 64
 # A retention that reaches beyond this never ends: the field in the header holds no more.
@@ -151,7 +149,6 @@ def begin_compaction(
         recovery_point=log.recovery_point,
         log_start=log.log_start,
         segments=segments,
-        sources=tuple(_source(each) for each in segments),
         dirty_from=max(cleaned_to, segments[dirty.start].base_offset),
         producer_ids=frozenset(each.producer_id for each in log.producers.entries()),
         now_ms=now_ms,
@@ -249,7 +246,6 @@ class CompactionWork:
     recovery_point: int
     log_start: int
     segments: tuple[Segment, ...]
-    sources: tuple[SourceSegment, ...]
     dirty_from: int
     producer_ids: frozenset[int]
     now_ms: int
@@ -259,6 +255,8 @@ class CompactionWork:
     dirty_chunk_bytes: int = DIRTY_CHUNK_BYTES
     clean_chunk_bytes: int = CLEAN_CHUNK_BYTES
     progress: Progress = field(default_factory=Progress)
+    # Of the segments; found out by the first step, since their indexes may have to be read.
+    sources: tuple[SourceSegment, ...] = ()
     _cancelled: bool = False
     _covered_to: int = 0
     _copied_blindly: list[str] = field(default_factory=list)
@@ -268,13 +266,36 @@ class CompactionWork:
     _surveyed: dict[str, list[SurveyedChunk]] = field(default_factory=dict)
     _held: list[CachedFile] = field(default_factory=list)
     _rewriter: Rewriter = field(init=False)
+    _steps: Generator[None, None, None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._rewriter = Rewriter(self.storage, self.folder, self.limits)
+        self._steps = self._all_steps()
 
     def run(self) -> None:
         """Map the keys, then write the cleaned files; any error leaves the log as it was."""
-        last = self._map_keys()
+        while not self.advance(ALL_BYTES):
+            pass
+
+    def advance(self, step_bytes: int) -> bool:
+        """Go on for about so many bytes, so that others get their turn; True when all is done.
+
+        One thread at a time, which need not be the same each time. A step may take a chunk more,
+        and making the map of keys, once they are read, is one step of its own.
+        """
+        before = self._moved_bytes
+        return all(self._moved_bytes - before < step_bytes for _ in self._steps)
+
+    @property
+    def _moved_bytes(self) -> int:
+        return self.progress.bytes_read + self._rewriter.bytes_written
+
+    def _all_steps(self) -> Generator[None, None, None]:
+        self.sources = tuple(_source(each) for each in self.segments)
+        key_map = KeyMap(limit_bytes=self.buffer_bytes)
+        yield from self._map_keys(key_map)
+        last = key_map.last_offsets()
+        yield
         self._find_last_batches()
         rewriter = self._rewriter
         end_offset = self.dirty_from
@@ -287,7 +308,7 @@ class CompactionWork:
                 if isinstance(part, SurveyedChunk):
                     self._pass_over(part)
                 else:
-                    self._rewrite_piece(source, part, last)
+                    yield from self._rewrite_piece(source, part, last)
             end_offset = source.next_offset
             if len(self._held) < HELD_FILES_MAX:
                 self._held.append(self.storage.cache.use(source.path))
@@ -311,7 +332,8 @@ class CompactionWork:
         return self._rewriter.outputs
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove what was written; no step may be under way."""
+        self._steps.close()
         self._rewriter.discard()
         self.release()
 
@@ -339,9 +361,8 @@ class CompactionWork:
 
     # Reading.
 
-    def _map_keys(self) -> LastOffsets:
+    def _map_keys(self, key_map: KeyMap) -> Iterator[None]:
         """Map keys of the dirty part to their last offsets, and note how far the map reaches."""
-        key_map = KeyMap(limit_bytes=self.buffer_bytes)
         dirty = range(self.dirty_from, ALL_OFFSETS.stop)
         for source in self.sources:
             if source.next_offset <= self.dirty_from:
@@ -354,12 +375,12 @@ class CompactionWork:
                     offsets = row_offsets(chunk)
                     skipped = int(np.searchsorted(offsets, self.dirty_from))
                     if not key_map.offer(keys.slice(skipped), offsets[skipped:]):
-                        return key_map.last_offsets()
+                        return
                 self._covered_to = chunk[-1].header.next_offset
                 start_bytes = surveyed[-1].piece.end_bytes if surveyed else 0
                 surveyed.append(survey(chunk, start_bytes, dirty_from=self.dirty_from))
                 self._note_last_batches(each.header for each in chunk)
-        return key_map.last_offsets()
+                yield
 
     def _is_gone(self, last: LastOffsets, last_batches: list[int], chunk: SurveyedChunk) -> bool:
         """Whether nothing of a chunk stays, so that it need not be read once more."""
@@ -430,15 +451,18 @@ class CompactionWork:
         for each in chunk.epochs:
             self._rewriter.enter_epoch(each.leader_epoch, each.base_offset)
 
-    def _rewrite_piece(self, source: SourceSegment, piece: Piece, last: LastOffsets) -> None:
+    def _rewrite_piece(
+        self, source: SourceSegment, piece: Piece, last: LastOffsets
+    ) -> Iterator[None]:
         is_clean = source.next_offset <= self.dirty_from
         chunk_bytes = self.clean_chunk_bytes if is_clean else self.dirty_chunk_bytes
         for chunk in self._chunks(source, piece, chunk_bytes, range(self._covered_to)):
             self._rewrite(chunk, last)
+            yield
 
     def _rewrite(self, chunk: Chunk, last: LastOffsets) -> None:
         verdict = self._judge(chunk, last)
-        stretch = _Stretch(self._rewriter, chunk, verdict)
+        stretch = Stretch(self._rewriter, chunk, verdict)
         for number, batch in enumerate(chunk):
             header = batch.header
             fate = self._fate(batch, verdict, number)
@@ -458,7 +482,7 @@ class CompactionWork:
                 self._rewriter.copy(BatchView(data).header, data)
         stretch.end()
 
-    def _judge(self, chunk: Chunk, last: LastOffsets) -> _Verdict:
+    def _judge(self, chunk: Chunk, last: LastOffsets) -> Verdict:
         """Decide on all rows of a chunk at once."""
         decoded = [each for each in chunk if each.columns is not None]
         counts = [each.header.record_count if each.columns is not None else 0 for each in chunk]
@@ -479,7 +503,7 @@ class CompactionWork:
             if dead is not None:
                 horizons = self._horizons(chunk, counts, kept, dead)
         progress.records_after += blind + int(np.count_nonzero(kept))
-        return _Verdict(offsets, kept, horizons, bounds)
+        return Verdict(offsets, kept, horizons, bounds)
 
     def _horizons(self, chunk: Chunk, counts: list[int], kept: Mask, dead: Mask) -> Offsets | None:
         """Drop the tombstones whose time has come; return for each other one when it will."""
@@ -492,7 +516,7 @@ class CompactionWork:
         horizons[~(kept & dead)] = NO_HORIZON_MS
         return horizons
 
-    def _fate(self, batch: ReadBatch, verdict: _Verdict, number: int) -> _Fate:
+    def _fate(self, batch: ReadBatch, verdict: Verdict, number: int) -> _Fate:
         header = batch.header
         if batch.columns is None:
             if batch.problem:
@@ -522,103 +546,6 @@ class _Fate(Enum):
 
 
 _MERGING: Final = frozenset({_Fate.MERGED, _Fate.GONE})
-
-
-class _Verdict:
-    """Which rows of a chunk stay; batch `n` has the rows from `bounds[n]` to `bounds[n + 1]`."""
-
-    __slots__ = ("_marked", "bounds", "horizons", "kept", "kept_counts", "offsets")
-
-    def __init__(
-        self, offsets: Offsets, kept: Mask, horizons: Offsets | None, bounds: list[int]
-    ) -> None:
-        self.offsets = offsets
-        self.kept = kept
-        self.horizons = horizons
-        self.kept_counts = _counts(kept, bounds)
-        self.bounds = bounds
-        marked = None if horizons is None else horizons != NO_HORIZON_MS
-        self._marked = None if marked is None else _counts(marked, bounds)
-
-    def needs_horizon(self, number: int, header: BatchHeader) -> bool:
-        """Whether the batch has tombstones that stay and that nothing says the end of."""
-        return (
-            self._marked is not None
-            and self._marked[number] > 0
-            and header.delete_horizon_ms == NO_HORIZON_MS
-        )
-
-    def rebuilt(self, number: int, batch: ReadBatch) -> bytes:
-        """The batch without the rows that go."""
-        assert batch.columns is not None, "only what is decoded is rebuilt"
-        rows = slice(self.bounds[number], self.bounds[number + 1])
-        kept = self.kept[rows]
-        horizons = self.horizons[rows] if self.horizons is not None else None
-        return rebuilt(
-            batch.header,
-            batch.columns.filter(pa.array(kept)),
-            self.offsets[rows][kept],
-            delete_horizon_ms=NO_HORIZON_MS if horizons is None else int(horizons.max(initial=-1)),
-        )
-
-
-class _Stretch:
-    """Batches in a row whose rows can be filtered and merged together."""
-
-    __slots__ = ("_chunk", "_last", "_like", "_numbers", "_rewriter", "_verdict")
-
-    def __init__(self, rewriter: Rewriter, chunk: Chunk, verdict: _Verdict) -> None:
-        self._rewriter = rewriter
-        self._chunk = chunk
-        self._verdict = verdict
-        self._numbers: list[int] = []
-        self._like: BatchHeader | None = None
-        self._last: BatchHeader | None = None
-
-    def add(self, number: int, *, gone: bool) -> None:
-        header = self._chunk[number].header
-        if self._last is not None and self._last.leader_epoch != header.leader_epoch:
-            self.end()
-        if not gone:
-            if self._like is not None and not may_merge(self._like, header):
-                self.end()
-            self._like = self._like or header
-            self._numbers.append(number)
-        if self._last is None:
-            self._rewriter.enter(header)
-        self._last = header
-
-    def end(self) -> None:
-        """Hand the rows that stay to the rewriter."""
-        if self._like is not None:
-            self._emit(self._like)
-        self._numbers = []
-        self._like = self._last = None
-
-    def _emit(self, like: BatchHeader) -> None:
-        verdict, numbers = self._verdict, self._numbers
-        bounds, kept = verdict.bounds, verdict.kept
-        batches = [self._chunk[number].columns for number in numbers]
-        table = without_deltas(
-            (each for each in batches if each is not None), headers=like.has_headers
-        )
-        # Batches in between that are gone have no row that stays, but the table lacks their rows.
-        mask = np.concatenate([kept[bounds[n] : bounds[n + 1]] for n in numbers])
-        rows = whole(table if mask.all() else table.filter(pa.array(mask)))
-        span = slice(bounds[numbers[0]], bounds[numbers[-1] + 1])
-        offsets = verdict.offsets[span][kept[span]]
-        if len(offsets) != rows.num_rows:
-            raise InvariantViolation(f"{rows.num_rows} rows stay at {len(offsets)} offsets")
-        if verdict.horizons is None:
-            self._rewriter.merge(like, rows, offsets)
-        else:
-            horizons = verdict.horizons[span][kept[span]]
-            self._rewriter.merge_timed(like, rows, offsets, horizons)
-
-
-def _counts(mask: Mask, bounds: list[int]) -> list[int]:
-    """How many rows of each batch are marked."""
-    return [int(np.count_nonzero(mask[start:end])) for start, end in pairwise(bounds)]
 
 
 def _spans(log: PartitionLog) -> list[SegmentSpan]:

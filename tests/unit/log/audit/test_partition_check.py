@@ -205,7 +205,10 @@ def test_failed_sync(killed: Path) -> None:
     check_cut(killed, found, log_end=FLUSHED + 50)
 
 
-@pytest.mark.parametrize("name", ["00000000000000000100.index.tmp", f"{0:020d}.{100:020d}.cleaned"])
+@pytest.mark.parametrize(
+    "name",
+    ["00000000000000000100.index.tmp", f"{0:020d}.{100:020d}.cleaned", f"{0:020d}.log.removed"],
+)
 def test_leftovers_of_a_crash(killed: Path, name: str) -> None:
     path = killed / FOLDER / name
     path.write_bytes(b"half")

@@ -448,6 +448,41 @@ def test_a_producer_of_what_is_not_read_again_is_remembered(bench: LogBench) -> 
     assert [each for each in found if each[0] >= 0] == [(1, 0), (2, 1)]
 
 
+def test_a_pass_can_be_made_in_steps(bench: LogBench) -> None:
+    log = bench.open()
+    for number in range(40):
+        append(log, keyed(*((f"k{row}", f"{number}") for row in range(20))))
+    closed(log)
+    work = begin(log, chunk_bytes=1)
+    assert work is not None
+    steps = 0
+    while not work.advance(2000):
+        steps += 1
+        append(log, keyed(("later", f"{steps}")))
+    size_bytes = sum(each.size for each in log.segments[:-1])
+    assert size_bytes // 4000 < steps <= size_bytes // 2000
+    assert end_compaction(log, work) is not None
+    work.release()
+    assert len(records_of(log)) == 20 + steps
+    check_structure(log)
+
+
+def test_steps_that_are_given_up_leave_nothing(bench: LogBench) -> None:
+    log = bench.open()
+    for number in range(40):
+        append(log, keyed(*((f"{number}-{row}", "x") for row in range(20))))
+    closed(log)
+    work = begin(log, chunk_bytes=1)
+    assert work is not None
+    before = log.storage.cache.counters().open_files
+    while not bench.names(CLEANED_SUFFIX):
+        assert not work.advance(1)
+    work.discard()
+    assert bench.names(CLEANED_SUFFIX) == []
+    assert log.storage.cache.counters().open_files <= before + 1
+    assert len(records_of(log)) == 800
+
+
 # What happens meanwhile
 
 
