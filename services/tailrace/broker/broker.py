@@ -17,6 +17,7 @@ from tailrace.broker.administration import ReplicaAdmin
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
 from tailrace.broker.fetching import FetchService
+from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.quotas import Quotas, Rates
 from tailrace.broker.registration import Registration
@@ -89,6 +90,7 @@ class Broker:
         self._registration: Registration | None = None
         self._registering: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
+        self.housekeeping: Housekeeping | None = None
         self.fetching: FetchService | None = None
         self.metadata = MetadataService()
         self.clients = ClientStreams(
@@ -136,6 +138,17 @@ class Broker:
         self._tasks.spawn("replica clock", replicas.run())
         self._tasks.spawn("clients", self.clients.run())
         self._tasks.spawn("checkpoints", self._checkpoint_all(manager, replicas))
+        self.housekeeping = housekeeping = Housekeeping(
+            self._settings,
+            manager,
+            replicas,
+            files=self._files,
+            clock=self._clock,
+            blocking=self._blocking,
+            say=self._say,
+        )
+        self._tasks.spawn("retention", housekeeping.expire_forever())
+        self._tasks.spawn("compaction", housekeeping.clean_forever())
         return report
 
     @property
@@ -344,7 +357,6 @@ class Broker:
                 if now_ms - flushed_ms >= self._settings.flush_interval_ms:
                     flushed_ms = now_ms
                     await replicas.flush_all()
-                replicas.expire_records()
                 await self._blocking.run(replicas.store_high_watermarks)
                 await self._blocking.run(manager.checkpoint)
             except (OSError, StorageError) as error:

@@ -148,6 +148,7 @@ class Replicas:
         self._throttle = Throttle()
         live.observe(self._live_changed)
         self._obeying = asyncio.Lock()
+        self._removed: list[str] = []
         self.waiting = Waiting()
         self.broker_id = BrokerId(settings.broker_id)
 
@@ -191,7 +192,7 @@ class Replicas:
 
     def delete_records(self, hosted: Hosted, offset: int) -> None:
         """Give up what is below an offset that is committed; followers are told."""
-        hosted.log.advance_log_start(offset)
+        hosted.log.advance_log_start(offset, aside=self._removed)
         hosted.mark_followers()
         hosted.mark_fetchers()
 
@@ -330,19 +331,10 @@ class Replicas:
             else:
                 log.end_flush(work)
 
-    def expire_records(self) -> None:
-        """Let retention remove what is too old or too much, and forget producers long gone."""
-        now_ms = self._clock.wall_ms()
-        for hosted in self._hosted.values():
-            if not hosted.log.is_open:
-                continue
-            verdict = hosted.log.enforce_retention(
-                now_ms=now_ms, high_watermark=hosted.machine.high_watermark
-            )
-            if verdict.count:
-                reasons = sorted({reason.value for reason in verdict.reasons})
-                self._say(f"{hosted.partition}: {verdict.count} segments gone, {reasons}")
-            hosted.log.expire_producers(now_ms=now_ms)
+    def take_removed(self) -> list[str]:
+        """The files that followers gave up since this was asked last, to be removed."""
+        removed, self._removed = self._removed, []
+        return removed
 
     def led(self) -> list[TopicPartition]:
         """The partitions that this broker leads, as far as it knows."""
@@ -500,7 +492,10 @@ class Replicas:
                 hosted.log.start_over_at(effect.offset)
                 self._truncated(hosted)
             case AdvanceLogStart():
-                hosted.log.advance_log_start(min(effect.offset, hosted.log.log_end))
+                # The leader tells again whenever we ask where we stand: no need to store it now.
+                hosted.log.advance_log_start(
+                    min(effect.offset, hosted.log.log_end), durable=False, aside=self._removed
+                )
             case _:
                 assert_never(effect)
 

@@ -30,6 +30,13 @@ class BrokerSettings:
     checkpoint_interval_ms: int = 5_000
     flush_interval_ms: int = 30_000
     controlled_shutdown_timeout_ms: int = 10_000
+    # How often logs are looked at for what is too old or too much, and for what is to compact.
+    retention_check_interval_ms: int = 30_000
+    cleaner_backoff_ms: int = 15_000
+    # What a compaction reads and writes.
+    cleaner_io_bytes_per_s: int = 64 * _MIB
+    # A wall clock that has jumped ahead, or was just met, is believed after so long.
+    retention_clock_settle_ms: int = 600_000
     # Bytes of produce requests that wait for their replicas, over all connections and in one.
     produce_bytes_max: int = 256 * _MIB
     connection_bytes_max: int = 64 * _MIB

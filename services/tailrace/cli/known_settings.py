@@ -187,6 +187,30 @@ _BROKER: Final = (
         "how long SIGTERM waits for leaderships to be handed over",
     ),
     _Own(
+        "log.retention.check.interval.ms",
+        "retention_check_interval_ms",
+        _Whole(),
+        "how often logs are looked at for records that are too old or too many",
+    ),
+    _Own(
+        "log.retention.clock.settle.ms",
+        "retention_clock_settle_ms",
+        _Whole(0),
+        "a clock that jumped ahead, or was just met, makes nothing old until it is steady so long",
+    ),
+    _Own(
+        "log.cleaner.backoff.ms",
+        "cleaner_backoff_ms",
+        _Whole(),
+        "how long compaction waits when no log is dirty enough",
+    ),
+    _Own(
+        "log.cleaner.io.max.bytes.per.second",
+        "cleaner_io_bytes_per_s",
+        _Whole(_KIB),
+        "what compaction reads and writes",
+    ),
+    _Own(
         "produce.bytes.max",
         "produce_bytes_max",
         _Whole(_KIB),

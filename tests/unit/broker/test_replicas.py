@@ -12,7 +12,7 @@ from tailrace.meta.store import Delete
 from tailrace.replication.partition import Role
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2, control_pb2
-from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, simulate
 
 LAG_MS = 1_000
 
@@ -190,19 +190,6 @@ async def test_without_flush_ack_nothing_is_synced_until_it_is_time(trio: Trio) 
     assert trio.hosted(0).log.recovery_point == 0
     await trio.processes[0].spawn("flush", trio.replicas(0).flush_all())
     assert trio.hosted(0).log.recovery_point == 3
-
-
-@simulate
-async def test_retention_removes_old_segments_below_the_high_watermark(trio: Trio) -> None:
-    await start(trio, 0)
-    await trio.lead(0, 0, isr=(0,), replicas=(0,), config={"retention.ms": "1000"})
-    await trio.produce()
-    trio.hosted(0).log.roll()
-    await asyncio.sleep(2)
-    await trio.produce(batch(timestamp_ms=trio.clock.wall_ms()))
-    trio.replicas(0).expire_records()
-    assert trio.hosted(0).log.log_start == 3
-    assert trio.heard("segments gone")
 
 
 @simulate

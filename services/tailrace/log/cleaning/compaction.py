@@ -283,11 +283,12 @@ class CompactionWork:
         One thread at a time, which need not be the same each time. A step may take a chunk more,
         and making the map of keys, once they are read, is one step of its own.
         """
-        before = self._moved_bytes
-        return all(self._moved_bytes - before < step_bytes for _ in self._steps)
+        before = self.moved_bytes
+        return all(self.moved_bytes - before < step_bytes for _ in self._steps)
 
     @property
-    def _moved_bytes(self) -> int:
+    def moved_bytes(self) -> int:
+        """What was read and written so far."""
         return self.progress.bytes_read + self._rewriter.bytes_written
 
     def _all_steps(self) -> Generator[None, None, None]:
