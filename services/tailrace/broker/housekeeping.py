@@ -133,6 +133,7 @@ class Housekeeping:
                 self._say(f"{hosted.partition}: {verdict.count} segments gone, {reasons}")
             if log.log_start > before:
                 hosted.mark_followers()
+                hosted.mark_fetchers()
         if now_ms is not None:
             log.expire_producers(now_ms=now_ms)
 
