@@ -252,6 +252,13 @@ async def full_disk(nemesis: Nemesis) -> None:
     node.files.disk_bytes_max = None
 
 
+async def failing_sync(nemesis: Nemesis) -> None:
+    """A sync fails: what was not durable is lost to that disk, though it can be read for now."""
+    node = nemesis.some_broker()
+    if node.is_up and nemesis.may_lose_power(node):
+        node.files.fail_next_sync(".log")
+
+
 FAULTS: dict[Fault, int] = {
     kill_broker: 6,
     bounce_broker: 3,
@@ -268,4 +275,5 @@ FAULTS: dict[Fault, int] = {
     etcd_cut: 3,
     etcd_trouble: 4,
     full_disk: 1,
+    failing_sync: 2,
 }

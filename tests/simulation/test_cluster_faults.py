@@ -227,6 +227,21 @@ async def f12_last_replica_standing(run: Run) -> None:
     other.resume()
 
 
+async def f13_leader_whose_disk_fails(run: Run) -> None:
+    """A sync of the leader fails: it gives the partition up, and another leads within moments."""
+    await settled(run)
+    for _ in range(3):
+        old = await leader(run)
+        assert old.broker is not None
+        assert old.broker.replicas is not None
+        old.files.fail_next_sync(old.broker.replicas.find(PARTITION).log.segments[-1].path)
+        async with asyncio.timeout(8):
+            while (await leader(run)) is old:  # noqa: ASYNC110 - it is virtual time.
+                await asyncio.sleep(0.05)
+        assert old.is_up
+        await settled(run)
+
+
 async def f13_lone_leader_with_a_full_disk(run: Run) -> None:
     await settled(run)
     for node in await followers(run):
@@ -399,6 +414,13 @@ SCRIPTS: dict[str, Script] = {
 @pytest.mark.parametrize("fault", SCRIPTS)
 def test_fault(fault: str, seed: int) -> None:
     assert play(seed, SCRIPTS[fault]).witness.acknowledged_count > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("flush", ["none", "ack"])
+def test_fault_f13_disk_fails(flush: str, seed: int) -> None:
+    run = play(seed, f13_leader_whose_disk_fails, config={"flush": flush})
+    assert run.witness.acknowledged_count > 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

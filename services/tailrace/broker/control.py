@@ -6,14 +6,14 @@ are idempotent: a repeated one changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from tailrace.broker.hosted import ReplicaOrder
 from tailrace.broker.live import LiveSettings
-from tailrace.broker.replicas import ReplicaOrder, Replicas
+from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService
 from tailrace.errors import StaleBroker, StaleController, TailraceError, Unreachable
-from tailrace.model import BrokerId, LeaderEpoch, TopicId
+from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.transport.rpc import Stream
 from tailrace.transport.wire import error_code, from_partition, to_partition
@@ -46,7 +46,10 @@ class ControlService:
     async def health(
         self, request: pb.HealthRequest, stream: Stream[pb.HealthResponse, pb.HealthRequest]
     ) -> None:
-        """Say that we live, now and then, as long as the controller listens."""
+        """Say that we live, and what is out of service, as long as the controller listens.
+
+        Now and then, and at once when another replica goes out of service.
+        """
         if self._problem(request.header) is not None:
             return
         try:
@@ -56,9 +59,13 @@ class ControlService:
                         broker_id=self._broker_id,
                         broker_epoch=self._epoch() or 0,
                         draining=self._draining(),
+                        offline=[
+                            _failed(partition, error)
+                            for partition, error in self._replicas.offline.items()
+                        ],
                     )
                 )
-                await asyncio.sleep(self._health_interval_ms / 1000)
+                await self._replicas.news(timeout_ms=self._health_interval_ms)
         except Unreachable:
             return
 
@@ -69,13 +76,7 @@ class ControlService:
         orders = [_order(each) for each in request.partitions]
         response = pb.LeaderAndIsrResponse()
         for partition, error in await self._replicas.obey(orders):
-            response.errors.append(
-                pb.PartitionError(
-                    partition=to_partition(partition),
-                    error=error_code(error.code),
-                    message=str(error),
-                )
-            )
+            response.errors.append(_failed(partition, error))
         if request.full:
             named = {order.partition for order in orders}
             for partition, topic_id in self._replicas.stray(named):
@@ -133,6 +134,12 @@ class ControlService:
                 f"this is {self._epoch()}"
             )
         return None
+
+
+def _failed(partition: TopicPartition, error: TailraceError) -> pb.PartitionError:
+    return pb.PartitionError(
+        partition=to_partition(partition), error=error_code(error.code), message=str(error)
+    )
 
 
 def _order(each: pb.PartitionOrder) -> ReplicaOrder:

@@ -13,6 +13,7 @@ from tailrace.config import REPLICA_SETTINGS, Flush, LogConfig, min_insync_of
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
 from tailrace.model import BrokerId, TopicId, TopicPartition
+from tailrace.replication.events import StoredState
 from tailrace.replication.partition import PartitionReplica
 
 if TYPE_CHECKING:
@@ -68,6 +69,21 @@ class TopicSettings:
     @property
     def syncs_first(self) -> bool:
         return self.log.flush is Flush.ACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOrder:
+    """What the controller wants of one partition on this broker."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    state: StoredState
+    replicas: tuple[BrokerId, ...]
+    leader_link: str
+    config: dict[str, str]
+    # Those of the replicas that a reassignment adds, and those that go when it is done.
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 class Hosted:

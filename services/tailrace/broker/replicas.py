@@ -9,18 +9,19 @@ take time, and their ends come back as events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Final, assert_never
 
 from google.protobuf.message import DecodeError
 
 from tailrace.broker.fetcher import LeaderLink
-from tailrace.broker.hosted import Hosted, TopicSettings
+from tailrace.broker.hosted import Hosted, ReplicaOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, PROTOCOL_VERSION, FollowerSession
 from tailrace.broker.live import LiveSettings
+from tailrace.broker.logs import ReplicaLogs
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.throttle import Throttle
 from tailrace.broker.waiting import Waiting
@@ -32,6 +33,7 @@ from tailrace.errors import (
     Diverged,
     FencedEpoch,
     InvariantViolation,
+    LogClosed,
     NonContiguousAppend,
     StorageError,
     TailraceError,
@@ -41,14 +43,12 @@ from tailrace.errors import (
     error_for,
 )
 from tailrace.log.admission import BatchResult
-from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.meta.store import MetadataStore
 from tailrace.model import (
     BrokerId,
     LeaderEpoch,
     Offset,
-    TopicId,
     TopicPartition,
     settled_count,
 )
@@ -73,7 +73,6 @@ from tailrace.replication.events import (
     StartOverAt,
     StepDown,
     Stopped,
-    StoredState,
     StoreIsr,
     Synced,
     TellDiverged,
@@ -91,21 +90,6 @@ from tailrace.v1 import replica_pb2 as pb
 TICK_MS: Final = 100
 # How long an order waits for the sync that `flush=ack` begins with; a busy log goes on syncing.
 FLUSH_WAIT_MS: Final = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaOrder:
-    """What the controller wants of one partition on this broker."""
-
-    partition: TopicPartition
-    topic_id: TopicId
-    state: StoredState
-    replicas: tuple[BrokerId, ...]
-    leader_link: str
-    config: dict[str, str]
-    # Those of the replicas that a reassignment adds, and those that go when it is done.
-    adding: tuple[BrokerId, ...] = ()
-    removing: tuple[BrokerId, ...] = ()
 
 
 class Replicas:
@@ -142,6 +126,9 @@ class Replicas:
         self._link_addresses: dict[BrokerId, str] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._high_watermarks = manager.load_high_watermarks()
+        self._logs = ReplicaLogs(
+            manager, BrokerId(settings.broker_id), blocking=blocking, clock=clock, say=say
+        )
         self._isr_store = IsrStore(
             store, BrokerId(settings.broker_id), identity, tell=self._handle, say=say
         )
@@ -183,9 +170,14 @@ class Replicas:
             kind = FencedEpoch if leader_epoch < known else UnknownEpoch
             raise kind(f"{hosted.partition}: epoch {leader_epoch} was meant, {known} is here")
         before = hosted.log.log_end
-        results = hosted.log.append_as_leader(
-            data, leader_epoch=hosted.machine.leader_epoch, now_ms=self._clock.wall_ms()
-        )
+        try:
+            results = hosted.log.append_as_leader(
+                data, leader_epoch=hosted.machine.leader_epoch, now_ms=self._clock.wall_ms()
+            )
+        except (StorageError, LogClosed) as failure:
+            if not hosted.log.is_open:
+                self._give_up(hosted, failure)
+            raise
         if hosted.log.log_end > before:
             self._appended(hosted)
         return results
@@ -196,7 +188,16 @@ class Replicas:
         hosted.mark_followers()
         hosted.mark_fetchers()
 
-    # What the controller orders.
+    # What the controller is told, and orders.
+
+    @property
+    def offline(self) -> Mapping[TopicPartition, TailraceError]:
+        """Replicas that serve nothing, and why."""
+        return self._logs.offline
+
+    async def news(self, *, timeout_ms: int) -> None:
+        """Wait for another replica to go out of service, or for so long."""
+        await self._logs.news(timeout_ms=timeout_ms)
 
     async def obey(self, orders: list[ReplicaOrder]) -> list[tuple[TopicPartition, TailraceError]]:
         """Take the role that each order names; what could not be done comes back."""
@@ -207,6 +208,8 @@ class Replicas:
                     hosted = await self._host(order)
                     self._learn_address(order)
                     self._order(hosted, order)
+                    if order.partition in self._logs.offline:
+                        raise self._logs.offline[order.partition]
                 except TailraceError as error:
                     self._say(f"{order.partition}: order not obeyed: {error}")
                     failures.append((order.partition, error))
@@ -233,7 +236,7 @@ class Replicas:
             if delete and partition in self._manager.logs:
                 stored = self._manager.topic_id(partition)
                 if not topic_id or stored == topic_id:
-                    await self._blocking.run(lambda: self._manager.delete(partition))
+                    await self._logs.delete(partition)
 
     def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Partitions on disk that the controller did not name."""
@@ -327,7 +330,7 @@ class Replicas:
             try:
                 await self._blocking.run(work.run)
             except OSError as error:
-                self._say(f"{hosted.partition}: {log.fail_flush(error)}")
+                self._give_up(hosted, log.fail_flush(error))
             else:
                 log.end_flush(work)
 
@@ -362,7 +365,8 @@ class Replicas:
         )
         topic = TopicSettings.parse(order.config, replicas=count, defaults=self._live.log_defaults)
         hosted = self._hosted.get(order.partition)
-        if hosted is not None and hosted.topic_id == order.topic_id:
+        is_served = order.partition not in self._logs.offline
+        if hosted is not None and hosted.topic_id == order.topic_id and is_served:
             hosted.adding = order.adding
             if hosted.settings != topic:
                 self._configure(hosted, topic)
@@ -370,11 +374,11 @@ class Replicas:
                 # A follower says how far it is: let that be on disk before it is what counts.
                 await asyncio.wait([hosted.flushing], timeout=FLUSH_WAIT_MS / 1000)
             return hosted
-        if hosted is not None:
+        if hosted is not None and is_served:
             self._handle(hosted, Stopped())
             self._unfollow(hosted)
             del self._hosted[order.partition]
-        log = await self._log(order)
+        log = await self._logs.find(order)
         log.config = topic.log
         machine = PartitionReplica(
             order.partition,
@@ -402,25 +406,6 @@ class Replicas:
             # When replicas report is for orders to change: all of them must know it.
             log = replace(topic.log, flush=hosted.settings.log.flush)
             self._configure(hosted, replace(topic, log=log))
-
-    async def _log(self, order: ReplicaOrder) -> PartitionLog:
-        """The log of a partition: found on disk, or made; one of a former topic goes."""
-        partition, now_ms = order.partition, self._clock.wall_ms()
-        if partition in self._manager.damaged:
-            # What was durable here is not whole: what is left of it is kept, the rest is fetched.
-            report = await self._blocking.run(
-                lambda: self._manager.repair(partition, now_ms=now_ms)
-            )
-            self._say(f"{partition}: repaired, {'; '.join(report.mended + report.cut)}")
-        found = self._manager.logs.get(partition)
-        if found is not None:
-            if self._manager.topic_id(partition) == order.topic_id:
-                return found
-            self._say(f"{partition}: removing the data of a former topic of this name")
-            await self._blocking.run(lambda: self._manager.delete(partition))
-        return await self._blocking.run(
-            lambda: self._manager.create(partition, order.topic_id, now_ms=now_ms)
-        )
 
     def _learn_address(self, order: ReplicaOrder) -> None:
         """Where the leader's link is; it may become known, or change, without a new epoch."""
@@ -452,8 +437,22 @@ class Replicas:
     def _handle(self, hosted: Hosted, event: Event, piece: memoryview | None = None) -> None:
         """Hand an event to the machine and do what it says, in order."""
         effects = hosted.machine.handle(event, now_ms=self._clock.monotonic_ms())
-        for effect in effects:
-            self._perform(hosted, effect, piece)
+        try:
+            for effect in effects:
+                self._perform(hosted, effect, piece)
+        except (StorageError, LogClosed) as error:
+            self._give_up(hosted, error)
+
+    def _give_up(self, hosted: Hosted, error: TailraceError) -> None:
+        """The log takes no more: serve nothing of it, so that another leads and is followed."""
+        partition = hosted.partition
+        if self._hosted.get(partition) is not hosted or partition in self._logs.offline:
+            return
+        self._say(f"{partition}: out of service: {error}")
+        self._high_watermarks[partition] = Offset(hosted.machine.high_watermark)
+        self._logs.gave_up(hosted.log, error)
+        self._handle(hosted, Stopped())
+        self._unfollow(hosted)
 
     def _perform(self, hosted: Hosted, effect: Effect, piece: memoryview | None) -> None:  # noqa: C901, PLR0912 - one door, one line each.
         match effect:
@@ -606,6 +605,9 @@ class Replicas:
                 leader_epoch=hosted.machine.leader_epoch,
             )
         except (StorageError, CorruptBatch, NonContiguousAppend) as error:
+            if not hosted.log.is_open:
+                self._give_up(hosted, error)
+                return
             self._say(f"{hosted.partition}: a push could not be appended: {error}")
             self._handle(hosted, AppendFailed())
             return
@@ -673,8 +675,8 @@ class Replicas:
                     return
         except (OSError, TailraceError) as error:
             failure = error if isinstance(error, TailraceError) else log.fail_flush(error)
-            self._say(f"{hosted.partition}: {failure}")
             hosted.commit.fail(failure)
+            self._give_up(hosted, failure)
         finally:
             hosted.flushing = None
 

@@ -18,7 +18,6 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.meta.image import LiveBroker
-from tailrace.meta.keys import NO_BROKER
 from tailrace.model import BrokerId, TopicPartition
 
 _DAMAGED: Final = (CorruptBatch, CorruptCheckpoint, DamagedLog)
@@ -33,12 +32,15 @@ class Failures:
         self._epochs: dict[BrokerId, int] = {}
 
     def failed(self, live: LiveBroker, partition: TopicPartition, error: TailraceError) -> bool:
-        """A broker could not obey; says whether its replica has failed, and that is news."""
+        """A broker cannot serve a replica; says whether that is news."""
         broker = live.registration.broker_id
         failed = self.replicas.get(partition, {})
-        if not isinstance(error, _FAILED) or broker in failed:
+        if not isinstance(error, _FAILED):
             return False
         failure = ReplicaFailure(str(error), damaged=isinstance(error, _DAMAGED))
+        known = failed.get(broker)
+        if known is not None and known.damaged >= failure.damaged:
+            return False
         self.replicas[partition] = {**failed, broker: failure}
         self._epochs[broker] = live.epoch
         return True
@@ -46,12 +48,12 @@ class Failures:
     def obeyed(self, live: LiveBroker, partition: TopicPartition, leader: BrokerId) -> bool:
         """A broker has obeyed; says whether a failed replica of it is well again.
 
-        One that follows has been mended, or will be, by its leader. That one has no leader, or is
-        told to lead, mends nothing.
+        A broker mends what has failed with the first order that does not need what may be lost
+        of it, and refuses all before. That it is told to lead mends nothing.
         """
         broker = live.registration.broker_id
         failed = self.replicas.get(partition)
-        if failed is None or broker not in failed or leader in {broker, NO_BROKER}:
+        if failed is None or broker not in failed or leader == broker:
             return False
         self._remove(partition, broker)
         return True

@@ -16,13 +16,14 @@ from tailrace.clock import Clock
 from tailrace.controller.facts import Term
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
-from tailrace.errors import RequestTimedOut, Unreachable
+from tailrace.errors import RequestTimedOut, TailraceError, Unreachable
 from tailrace.meta.image import LiveBroker, LiveCoordinator
+from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address
 from tailrace.transport.methods import CONTROL_HEALTH
 from tailrace.transport.rpc import Channel, Network, Probe, Stream
-from tailrace.transport.wire import OrderHeader, to_order_header
+from tailrace.transport.wire import OrderHeader, error_of, from_partition, to_order_header
 from tailrace.v1 import control_pb2 as pb
 
 _HealthStream = Stream[pb.HealthRequest, pb.HealthResponse]
@@ -54,9 +55,13 @@ class HealthWatch(Generic[Id, Live]):
         say: Callable[[str], None],
         on_gone: Callable[[Live, int], None],
         on_draining: Callable[[Id, int], None],
+        on_offline: Callable[[Live, TopicPartition, TailraceError], None] | None = None,
         what: str = "broker",
     ) -> None:
-        """`on_gone`: the process is gone; with the wall time at which the stream broke."""
+        """`on_gone`: the process is gone; with the wall time at which the stream broke.
+
+        `on_offline`: it says, now and again, that a replica of it is out of service.
+        """
         self._term = term
         self._settings = settings
         self._network = network
@@ -66,6 +71,7 @@ class HealthWatch(Generic[Id, Live]):
         self._say = say
         self._on_gone: Callable[[Live, int], None] = on_gone
         self._on_draining = on_draining
+        self._on_offline: Callable[[Live, TopicPartition, TailraceError], None] | None = on_offline
         self._what = what
         self._watched: dict[Id, tuple[int, asyncio.Task[None]]] = {}
 
@@ -131,6 +137,10 @@ class HealthWatch(Generic[Id, Live]):
                 backoff.reset()
                 if message.draining:
                     self._on_draining(broker, live.epoch)
+                for each in message.offline:
+                    error = error_of(each.error, each.message)
+                    if error is not None and self._on_offline is not None:
+                        self._on_offline(live, from_partition(each.partition), error)
         except (Unreachable, RequestTimedOut) as error:
             return f"the health stream broke ({error})"
         except TimeoutError:

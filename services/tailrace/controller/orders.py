@@ -135,6 +135,12 @@ class Orders:
     def resume(self) -> None:
         self._allowed.set()
 
+    def repeat(self, broker: BrokerId, partition: TopicPartition) -> None:
+        """Tell a broker once more what to do with a partition, until it has done so."""
+        sender = self._senders.get(broker)
+        if sender is not None:
+            sender.repeat(partition)
+
     def delete_replicas(self, broker: BrokerId, replicas: Iterable[Replica]) -> None:
         """Have a broker delete replicas of topics that are gone, if it is there."""
         sender = self._senders.get(broker)
@@ -361,6 +367,10 @@ class Sender:
         if order.leader == self._broker:
             self.leads.clear()
         self._order_wake.set()
+
+    def repeat(self, partition: TopicPartition) -> None:
+        if partition in self._wanted:
+            self.want(self._wanted[partition])
 
     def forget(self, topic: str) -> None:
         """Say no more of a topic that is being deleted."""

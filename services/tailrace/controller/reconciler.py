@@ -126,6 +126,7 @@ class Reconciler:
             say=say,
             on_gone=self._process_gone,
             on_draining=self._asked_to_drain,
+            on_offline=self._replica_offline,
         )
         self._coordinator_health = self._watch_coordinators(network, rng)
         self._failures = Failures()
@@ -595,6 +596,16 @@ class Reconciler:
             self._say(
                 f"broker {live.registration.broker_id} cannot serve {order.partition}: {error}"
             )
+            self._look_again()
+
+    def _replica_offline(
+        self, live: LiveBroker, partition: TopicPartition, error: TailraceError
+    ) -> None:
+        """As a broker says of itself; it is told again what to do, since that mends it."""
+        broker = live.registration.broker_id
+        if self._failures.failed(live, partition, error):
+            self._say(f"broker {broker} has {partition} out of service: {error}")
+            self._orders.repeat(broker, partition)
             self._look_again()
 
     def _order_obeyed(self, live: LiveBroker, order: PartitionOrder) -> None:

@@ -179,7 +179,8 @@ async def test_a_sync_that_fails_takes_the_log_out_of_service(trio: Trio) -> Non
     answer = await trio.produce(timeout_ms=1_000)
     assert answer.error
     assert trio.hosted(0).machine.high_watermark == 3
-    assert code_name((await trio.produce()).error) == "LOG_CLOSED"
+    assert code_name((await trio.produce()).error) == "NOT_LEADER"
+    assert trio.replicas(0).offline[T0].code == "STORAGE_ERROR"
 
 
 @simulate

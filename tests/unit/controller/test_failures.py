@@ -61,13 +61,22 @@ def test_a_replica_that_follows_is_well_again() -> None:
     failures.failed(live(B1), T0, StorageError("x"))
     failures.failed(live(B2), T0, StorageError("x"))
     assert not failures.obeyed(live(B1), T1, B2)
-    # That it has no leader, or leads, mends nothing.
-    assert not failures.obeyed(live(B1), T0, BrokerId(-1))
+    # That it was told to lead mends nothing.
     assert not failures.obeyed(live(B1), T0, B1)
     assert failures.obeyed(live(B1), T0, B2)
     assert list(failures.replicas[T0]) == [B2]
-    assert failures.obeyed(live(B2), T0, B1)
+    # Who obeys while nobody leads has mended its log.
+    assert failures.obeyed(live(B2), T0, BrokerId(-1))
     assert failures.replicas == {}
+
+
+def test_that_a_replica_lost_something_is_news_even_if_it_is_away() -> None:
+    failures = Failures()
+    assert failures.failed(live(B1), T0, StorageError("x"))
+    assert failures.failed(live(B1), T0, CorruptCheckpoint("bad"))
+    assert failures.replicas[T0][B1].damaged
+    assert not failures.failed(live(B1), T0, StorageError("x"))
+    assert failures.replicas[T0][B1].damaged
 
 
 def test_another_life_starts_without_failures() -> None:

@@ -1,0 +1,106 @@
+"""The logs of the replicas: found on disk, made, mended; and which of them are out of service.
+
+A log that has failed (a sync, a cut) or that is damaged is opened anew without what it cannot be
+sure of. That may be records that this broker has vouched for. So as long as the cluster counts on
+them, that is, while this broker leads the partition or is named in its ISR or ELR, it stays as it
+is and every order for it is refused with the reason; the controller takes the broker out, and the
+order that says so mends the log. With `flush=ack` a replica has vouched only for what is on its
+disk, and only must not lead before it is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tailrace.broker.hosted import ReplicaOrder
+from tailrace.clock import Clock
+from tailrace.config import Flush
+from tailrace.errors import DamagedLog, TailraceError, error_for
+from tailrace.log.log import PartitionLog
+from tailrace.log.manager import LogManager
+from tailrace.model import BrokerId, TopicPartition
+from tailrace.runtime import Blocking
+
+
+class ReplicaLogs:
+    """Gives each replica its log."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        broker_id: BrokerId,
+        *,
+        blocking: Blocking,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._manager = manager
+        self._broker_id = broker_id
+        self._blocking = blocking
+        self._clock = clock
+        self._say = say
+        self._news = asyncio.Event()
+        self.offline: dict[TopicPartition, TailraceError] = {}
+        """Replicas that serve nothing until an order mends them, and why."""
+
+    def gave_up(self, log: PartitionLog, error: TailraceError) -> None:
+        """A log takes no more calls."""
+        loses = log.config.flush is not Flush.ACK and not log.is_open
+        self.offline[log.partition] = _as_damage(log.partition, error) if loses else error
+        self._news.set()
+
+    async def news(self, *, timeout_ms: int) -> None:
+        """Wait until another replica is out of service, but not longer than this."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def find(self, order: ReplicaOrder) -> PartitionLog:
+        """The log for an order: found, mended or made; one of a former topic goes."""
+        partition, manager = order.partition, self._manager
+        now_ms = self._clock.wall_ms()
+        if partition in manager.logs or partition in manager.damaged:
+            if manager.topic_id(partition) == order.topic_id:
+                await self._mend(order, now_ms)
+                return manager.logs[partition]
+            self._say(f"{partition}: removing the data of a former topic of this name")
+            await self.delete(partition)
+        return await self._blocking.run(
+            lambda: manager.create(partition, order.topic_id, now_ms=now_ms)
+        )
+
+    async def delete(self, partition: TopicPartition) -> None:
+        self.offline.pop(partition, None)
+        await self._blocking.run(lambda: self._manager.delete(partition))
+
+    async def _mend(self, order: ReplicaOrder, now_ms: int) -> None:
+        partition, manager = order.partition, self._manager
+        error = self.offline.get(partition)
+        if partition in manager.damaged:
+            error = _as_damage(partition, manager.damaged[partition])
+        if error is None:
+            return
+        if self._is_counted_on(order, error):
+            self.offline[partition] = error
+            raise error
+        is_damaged = partition in manager.damaged
+        open_again = manager.repair if is_damaged else manager.reopen
+        report = await self._blocking.run(lambda: open_again(partition, now_ms=now_ms))
+        self.offline.pop(partition, None)
+        self._say(f"{partition}: opened anew, {'; '.join(report.mended + report.cut)}")
+
+    def _is_counted_on(self, order: ReplicaOrder, error: TailraceError) -> bool:
+        state, broker = order.state, self._broker_id
+        vouches = broker in state.isr or broker in state.elr
+        return state.leader == broker or (vouches and isinstance(error, DamagedLog))
+
+
+def _as_damage(partition: TopicPartition, error: TailraceError) -> TailraceError:
+    """What tells the controller that records which this broker has vouched for may be gone."""
+    if isinstance(error, DamagedLog):
+        return error
+    return error_for(DamagedLog.code, f"{partition} cannot vouch for what it had: {error}")

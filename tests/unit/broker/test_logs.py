@@ -1,0 +1,118 @@
+"""Replicas whose log has failed: out of service, said so, and mended when nobody counts on them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace.replication.partition import Role
+from tailrace.transport import methods
+from tailrace.transport.wire import code_name
+from tailrace.v1 import control_pb2 as pb
+from unit.broker.trio import T0, Trio, simulate
+
+ACK = {"flush": "ack"}
+
+
+def refusals(response: pb.LeaderAndIsrResponse) -> list[str]:
+    return [code_name(each.error) for each in response.errors]
+
+
+async def lead_and_fail(trio: Trio, config: dict[str, str]) -> None:
+    """Broker 0 leads, has three records on all disks and three more that its disk has not."""
+    await trio.start(flush_interval_ms=2_000, checkpoint_interval_ms=1_000)
+    await trio.lead(0, 0, config=config)
+    await trio.produce()
+    await trio.until(lambda: trio.hosted(0).log.recovery_point == 3)
+    trio.files[0].fail_next_sync(".log")
+    await trio.produce()
+    await trio.until(lambda: T0 in trio.replicas(0).offline)
+
+
+@simulate
+async def test_a_leader_whose_sync_failed_leads_no_longer_and_says_so_at_once(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0, config=ACK)
+    channel = trio.host.channel("b0:9092")
+    health = channel.open(methods.CONTROL_HEALTH, pb.HealthRequest(header=trio.header(0)))
+    first = await health.recv()
+    assert first is not None
+    assert not first.offline
+    trio.files[0].fail_next_sync(".log")
+    began_ms = trio.loop.now_ms
+    answer = await trio.produce()
+    assert code_name(answer.error) in {"NOT_LEADER", "LOG_CLOSED", "STORAGE_ERROR"}
+    second = await health.recv()
+    assert second is not None
+    assert [code_name(each.error) for each in second.offline] == ["STORAGE_ERROR"]
+    assert trio.loop.now_ms - began_ms < 100
+    assert trio.hosted(0).machine.role is not Role.LEADER
+
+
+@simulate
+async def test_with_flush_ack_it_mends_by_following(trio: Trio) -> None:
+    await lead_and_fail(trio, ACK)
+    # It must not lead with a log that takes nothing.
+    assert refusals((await trio.lead(0, 1, to=(0,), config=ACK))[0]) == ["STORAGE_ERROR"]
+    # It has vouched for nothing that is not on its disk, so it may stay in the ISR.
+    for response in await trio.lead(1, 2, config=ACK):
+        assert refusals(response) == []
+    assert not trio.replicas(0).offline
+    answer = await trio.produce(to=1)
+    assert not answer.error
+    await trio.until(lambda: len(set(trio.ends())) == 1)
+
+
+@simulate
+async def test_one_that_others_count_on_is_not_mended_before_they_do_no_longer(trio: Trio) -> None:
+    await lead_and_fail(trio, {})
+    # Records 3 to 5 are acknowledged, and gone from broker 0 as soon as its log is opened anew.
+    assert trio.hosted(1).machine.high_watermark == 6
+    assert refusals((await trio.lead(1, 1))[0]) == ["DAMAGED_LOG"]
+    assert trio.hosted(0).log.log_end == 6
+    assert refusals((await trio.lead(1, 1, isr=(1, 2)))[0]) == []
+    assert not trio.replicas(0).offline
+    await trio.until(lambda: trio.ends() == [6, 6, 6])
+    await trio.until(lambda: trio.hosted(1).machine.isr == (0, 1, 2))
+
+
+@simulate
+async def test_damage_that_is_found_at_the_start_is_not_repaired_while_in_sync(trio: Trio) -> None:
+    await trio.start(flush_interval_ms=100, checkpoint_interval_ms=100)
+    await trio.lead(0, 0)
+    await trio.produce()
+    await trio.until(lambda: trio.hosted(2).log.recovery_point == 3)
+    await asyncio.sleep(1)
+    segment = trio.hosted(2).log.segments[0]
+    trio.processes[2].kill()
+    trio.files[2].crash(power_loss=False)
+    trio.files[2].flip_bits(segment.path, segment.size - 1)
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    assert refusals((await trio.lead(0, 0, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(2, 1, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert [each.code for each in trio.replicas(2).offline.values()] == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(0, 2, isr=(0, 1)))[2]) == []
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+
+
+@simulate
+async def test_a_follower_whose_log_fails_is_out_of_service_too(trio: Trio) -> None:
+    await trio.start(flush_interval_ms=1_000, checkpoint_interval_ms=500)
+    await trio.lead(0, 0)
+    trio.files[2].fail_next_sync(".log")
+    await trio.produce()
+    await trio.until(lambda: T0 in trio.replicas(2).offline)
+    assert trio.heard("out of service")
+    # Other replicas of the broker and the broker itself go on; a topic made anew starts well.
+    await trio.lead(0, 0, topic_id="another")
+    assert not trio.replicas(2).offline
+    await trio.produce()
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+
+
+@simulate
+async def test_a_replica_that_is_deleted_is_not_out_of_service(trio: Trio) -> None:
+    await lead_and_fail(trio, {})
+    await trio.replicas(0).stop(T0, "", delete=True)
+    assert not trio.replicas(0).offline
+    assert trio.replicas(0).get(T0) is None
