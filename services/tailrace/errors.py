@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar
 
+from tailrace.model import TopicPartition
+
 
 class TailraceError(Exception):
     """The root of every error that Tailrace raises on purpose."""
@@ -78,6 +80,8 @@ class OutOfOrderSequence(TailraceError):
     code = "OUT_OF_ORDER_SEQUENCE"
     # The sequence that the log expected, where it is known: a resumed producer goes on there.
     due_sequence: int = -1
+    # Where that is so, as far as a client knows.
+    partition: TopicPartition | None = None
 
 
 class ProducerFenced(TailraceError):

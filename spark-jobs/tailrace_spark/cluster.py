@@ -23,6 +23,7 @@ from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
 from tailrace.clock import SystemClock
 from tailrace.errors import TailraceError, UnknownTopic
+from tailrace.model import TopicPartition
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace_spark.offsets import Offsets, Position, ReadRange, TopicOffsets
 from tailrace_spark.options import (
@@ -117,6 +118,16 @@ class Cluster:
             last_epoch=wanted.last_epoch,
             topic_timeout_ms=self._timeout_ms,
         )
+
+    async def ends(self, partition: TopicPartition) -> tuple[int, int]:
+        """Where the log of a partition starts and ends; inside the loop."""
+        number = [partition.partition]
+        found = [
+            await self._admin.list_offsets(partition.topic, spec, partitions=number)
+            for spec in ("earliest", "latest")
+        ]
+        first, last = (each[partition.partition].offset for each in found)
+        return first, last
 
     def producer(self, settings: ProducerSettings) -> ProducerCore:
         return ProducerCore(

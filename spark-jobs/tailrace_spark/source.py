@@ -48,9 +48,11 @@ from tailrace_spark.options import (
     Places,
     ReadOptions,
     read_options,
+    write_options,
 )
 from tailrace_spark.progress import Progress
 from tailrace_spark.reading import read_range, tell
+from tailrace_spark.sink import TailraceStreamWriter, TailraceWriter, sink_layout
 
 FORMAT: Final = "tailrace"
 _LOG: Final = logging.getLogger(__name__)
@@ -81,6 +83,18 @@ class TailraceSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's.
         return TailraceStreamReader(self._read_options(streaming=True), layout_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TailraceWriter:
+        _refuse_overwrite(overwrite)
+        options = write_options(dict(self.options))
+        return TailraceWriter(options, sink_layout(schema, options))
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self, schema: StructType, overwrite: bool
+    ) -> TailraceStreamWriter:
+        # Of a stream, `overwrite` says that the query has the output mode "complete".
+        options = write_options(dict(self.options))
+        return TailraceStreamWriter(options, sink_layout(schema, options))
 
     def _read_options(self, *, streaming: bool) -> ReadOptions:
         return read_options(dict(self.options), streaming=streaming)
@@ -301,3 +315,8 @@ def _read(
     if not isinstance(partition, RangePartition):
         return iter(())
     return read_range(partition.wanted, options, layout)
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidOption("mode: a log is only appended to; use mode('append')")

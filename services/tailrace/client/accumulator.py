@@ -612,3 +612,18 @@ class Accumulator(Generic[W]):
             queue.batches.remove(batch)
         if not queue.batches:
             del self._busy[queue.partition]
+
+
+def record_size(
+    value: bytes | None, key: bytes | None, headers: Sequence[HeaderPair] | None
+) -> int:
+    """What a record takes of the buffer, about."""
+    size = RECORD_OVERHEAD_BYTES
+    if value is not None:
+        size += len(value)
+    if key is not None:
+        size += len(key)
+    if headers:
+        for name, each in headers:
+            size += len(name) + (len(each) if each is not None else 0) + RECORD_OVERHEAD_BYTES
+    return size

@@ -19,12 +19,12 @@ from random import Random
 from typing import Any, Final
 
 from tailrace.client.accumulator import (
-    RECORD_OVERHEAD_BYTES,
     Accumulator,
     Ended,
     Pending,
     Queue,
     State,
+    record_size,
 )
 from tailrace.client.delivery import (
     NO_OFFSET,
@@ -491,7 +491,10 @@ class ProducerCore:
     # Outcomes.
 
     def _stored(self, batch: Pending[BatchOutcome], result: pb.BatchProduced) -> None:
-        if self._accumulator.acknowledged(batch):
+        if result.duplicate and self._settings.expect_new:
+            if batch.state is not State.ENDED:
+                self._is_taken(batch, (batch.sequence + batch.count) % SEQUENCE_MODULUS)
+        elif self._accumulator.acknowledged(batch):
             batch.queue.goes_alone = False
             # The answer has the largest time of the batch, or else that of the append.
             largest_ms = read_header(batch.data).max_timestamp_ms
@@ -526,6 +529,8 @@ class ProducerCore:
             self._become_fatal(error)
         elif is_appended or isinstance(error, _DOUBTFUL):
             self.unanswered(sent, error, pause_ms=pause_ms)
+        elif self._settings.expect_new and self._is_wrong(batch, error):
+            self._is_taken(batch, due_sequence)
         elif isinstance(error, UnknownProducer) and accumulator.is_first(batch):
             self._fail(accumulator.forgotten(batch, error))
         elif self._was_there(batch, error, due_sequence):
@@ -541,11 +546,21 @@ class ProducerCore:
         else:
             self._fail(accumulator.give_up(batch, error))
 
+    def _is_taken(self, batch: Pending[BatchOutcome], due_sequence: int) -> None:
+        """With `expect_new`: the program has to look at what the log holds, and start again."""
+        error = OutOfOrderSequence(
+            f"{batch.partition}: sequence {batch.sequence} was expected to be new, but the log "
+            f"is at {due_sequence}"
+        )
+        error.due_sequence, error.partition = due_sequence, batch.partition
+        self._become_fatal(error)
+
     def _comes_right(self, batch: Pending[BatchOutcome], error: TailraceError) -> bool:
         """A batch that overtook an earlier one is in order again once that one is in the log."""
-        return isinstance(
-            error, OutOfOrderSequence | UnknownProducer
-        ) and not self._accumulator.is_first(batch)
+        return isinstance(error, _OTHER_NUMBERS) and not self._accumulator.is_first(batch)
+
+    def _is_wrong(self, batch: Pending[BatchOutcome], error: TailraceError) -> bool:
+        return isinstance(error, _OTHER_NUMBERS) and self._accumulator.is_first(batch)
 
     def _was_there(
         self, batch: Pending[BatchOutcome], error: TailraceError, due_sequence: int
@@ -577,7 +592,9 @@ class ProducerCore:
 
     def _check_epoch(self) -> None:
         accumulator = self._accumulator
-        if accumulator.needs_epoch and accumulator.can_begin_epoch():
+        if accumulator.needs_epoch and self._settings.expect_new:
+            self._become_fatal(OutOfOrderSequence("with expect_new only `resume` gives numbers"))
+        elif accumulator.needs_epoch and accumulator.can_begin_epoch():
             self._epoch_due.set()
 
     def _become_fatal(self, error: TailraceError) -> None:
@@ -677,20 +694,7 @@ class _Topic:
         return queue
 
 
-def record_size(
-    value: bytes | None, key: bytes | None, headers: Sequence[HeaderPair] | None
-) -> int:
-    """What a record takes of the buffer, about."""
-    size = RECORD_OVERHEAD_BYTES
-    if value is not None:
-        size += len(value)
-    if key is not None:
-        size += len(key)
-    if headers:
-        for name, each in headers:
-            size += len(name) + (len(each) if each is not None else 0) + RECORD_OVERHEAD_BYTES
-    return size
-
-
 # After these nobody knows whether the batch was appended, and another leader may take over.
 _DOUBTFUL: Final = (RequestTimedOut, StorageError, LogClosed)
+# The log expects other numbers than those that it got.
+_OTHER_NUMBERS: Final = (OutOfOrderSequence, UnknownProducer)

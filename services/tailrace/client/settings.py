@@ -48,6 +48,7 @@ class ProducerOptions(TypedDict, total=False):
     retry_backoff_max_ms: int
     max_in_flight_requests_per_connection: int
     client_id: str
+    expect_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class ProducerSettings:
     retry_backoff_max_ms: int = 1_000
     max_in_flight_requests_per_connection: int = IN_FLIGHT_MAX
     client_id: str = ""
+    expect_new: bool = False
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> ProducerSettings:
@@ -104,6 +106,8 @@ class ProducerSettings:
             raise InvalidConfig("enable_idempotence needs acks='all'; turn one of them off")
         if self.name is not None and not self.enable_idempotence:
             raise InvalidConfig("a named producer is idempotent: leave enable_idempotence on")
+        if self.expect_new and not self.enable_idempotence:
+            raise InvalidConfig("expect_new needs the numbers of enable_idempotence")
 
     def _check_numbers(self) -> None:
         for name, lowest, highest in (

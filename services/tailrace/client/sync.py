@@ -18,13 +18,14 @@ from typing import Any, Final, NamedTuple, Unpack
 from weakref import WeakSet
 
 from tailrace.client import asynchronous
+from tailrace.client.accumulator import record_size
 from tailrace.client.admin import LATEST, REQUEST_TIMEOUT_MS, FoundOffset, OffsetSpec
 from tailrace.client.background import Background, background
 from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
 from tailrace.client.describing import ClusterDescription, TopicDescription
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.partitioner import Partitioner
-from tailrace.client.producer import CLOSE_TIMEOUT_MS, record_size
+from tailrace.client.producer import CLOSE_TIMEOUT_MS
 from tailrace.client.serializers import Serializer, serializer_for
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
