@@ -86,9 +86,12 @@ class Cluster:
         """Do something in the loop of the clients and wait for it."""
         return self._background.wait(work, timeout_s)
 
-    def topics(self, selection: Selection) -> dict[str, TopicFacts]:
-        """The topics that a query reads, with the partitions of each that it reads."""
-        return self._ask(self._topics(selection))
+    def topics(self, selection: Selection, *, may_miss: bool = False) -> dict[str, TopicFacts]:
+        """The topics that a query reads, with the partitions of each that it reads.
+
+        UnknownTopic when one that was named is not there, unless that may be.
+        """
+        return self._ask(self._topics(selection, may_miss))
 
     def topic(self, name: str, option: str) -> TopicFacts:
         """One topic; `option` is where its name came from, for the message."""
@@ -96,7 +99,11 @@ class Cluster:
 
     def latest(self, topics: Mapping[str, TopicFacts]) -> Offsets:
         """The ends of all partitions."""
-        return self.positions(topics, Places("", Place(Kind.LATEST)), too_late_is_end=True)
+        return self.positions(topics, _EVERY_END, too_late_is_end=True)
+
+    def latest_of(self, selection: Selection, *, may_miss: bool) -> Offsets:
+        """The ends of all partitions that a query reads now."""
+        return self._ask(self._latest_of(selection, may_miss))
 
     def positions(
         self, topics: Mapping[str, TopicFacts], places: Places, *, too_late_is_end: bool
@@ -142,7 +149,16 @@ class Cluster:
         except TailraceError as error:
             raise ClusterFailed(f"{BOOTSTRAP}={self.bootstrap}: {error}") from error
 
-    async def _topics(self, selection: Selection) -> dict[str, TopicFacts]:
+    async def _latest_of(self, selection: Selection, may_miss: bool) -> Offsets:
+        while True:
+            topics = await self._topics(selection, may_miss)
+            try:
+                return await self._positions(topics, _EVERY_END, True)
+            except UnknownTopic:
+                # One went away in between: the next look at the topics tells.
+                await asyncio.sleep(TOPIC_POLL_S)
+
+    async def _topics(self, selection: Selection, may_miss: bool) -> dict[str, TopicFacts]:
         waits = int(TOPIC_WAIT_S / TOPIC_POLL_S)
         missing: list[str] = []
         for attempt in range(waits + 1):
@@ -158,7 +174,7 @@ class Cluster:
                 if selection.matches(each.topic) and not each.deleting
             }
             missing = [name for name in selection.named if name not in found]
-            if not missing:
+            if not missing or may_miss:
                 return found
             if attempt < waits:
                 await asyncio.sleep(TOPIC_POLL_S)
@@ -212,6 +228,7 @@ class Cluster:
         return await self._admin.list_offsets(topic, spec, partitions=partitions)
 
 
+_EVERY_END: Final = Places("", Place(Kind.LATEST))
 _lock: Final = Lock()
 _clusters: Final[dict[tuple[int, str, int], Cluster]] = {}
 

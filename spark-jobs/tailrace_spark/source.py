@@ -208,8 +208,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _latest(self) -> Offsets:
-        cluster = self._cluster()
-        return cluster.latest(cluster.topics(self._options.selection))
+        return self._cluster().latest_of(
+            self._options.selection, may_miss=not self._options.fail_on_data_loss
+        )
 
     def _cluster(self) -> Cluster:
         return cluster_for(self._options.bootstrap, timeout_ms=self._options.metadata_timeout_ms)

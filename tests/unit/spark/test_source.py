@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tailrace.errors import UnknownTopic
-from tailrace_spark.options import InvalidOption
+from tailrace_spark.cluster import cluster_for
+from tailrace_spark.options import InvalidOption, Selection
 from tailrace_spark.reading import DataLost
 from tailrace_spark.source import (
     FilteringReader,
@@ -60,6 +62,18 @@ def _rows(reader: Any, partitions: Iterable[InputPartition]) -> list[tuple[int, 
         for batch in there.read(part):
             found += [(row["partition"], row["offset"]) for row in batch.to_pylist()]
     return sorted(found)
+
+
+def _until_seen(model: Model, topic: str, topic_id: str | None) -> None:
+    """News of topics are pushed: wait until the client has them."""
+    everything = Selection(option="", pattern=".*")
+    cluster = cluster_for(model.bootstrap, timeout_ms=10_000)
+    for _ in range(1_000):
+        found = cluster.topics(everything).get(topic)
+        if (None if found is None else found.topic_id) == topic_id:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{topic} is still not {topic_id}")
 
 
 def _all(*sizes: int) -> list[tuple[int, int]]:
@@ -253,6 +267,7 @@ def test_new_partitions_and_topics_join_a_stream(model: Model) -> None:
     start = reader.initialOffset()
     model.create("t2", 1)
     model.fill("t2", 0, 2)
+    _until_seen(model, "t2", model.log("t2").topic_id)
     end = reader.latestOffset(start, ReadAllAvailable())
     parts = reader.partitions(start, end)
     assert [str(each.wanted) for each in parts if isinstance(each, RangePartition)] == [
@@ -274,6 +289,7 @@ def test_a_topic_that_went_away(
     if made_anew:
         model.create("t")
         model.fill("t", 0, 4)
+    _until_seen(model, "t", model.log("t").topic_id if made_anew else None)
     with pytest.raises(DataLost, match="the topic was deleted"):
         readers[0].latestOffset(start, ReadAllAvailable())
     with caplog.at_level(logging.WARNING):
@@ -281,3 +297,20 @@ def test_a_topic_that_went_away(
         found = _rows(readers[1], readers[1].partitions(start, end))
     assert found == ([(0, n) for n in range(4)] if made_anew else [])
     assert "the topic was deleted" in caplog.text
+
+
+def test_one_of_several_topics_went_away(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    model.create("keep")
+    model.create("t")
+    options = {"subscribe": "t,keep"}
+    strict, lax = _stream(model, **options), _stream(model, **options, failOnDataLoss="false")
+    start = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
+    model.delete("t")
+    model.fill("keep", 0, 3)
+    _until_seen(model, "t", None)
+    with pytest.raises(UnknownTopic, match="subscribe: there is no topic 't'"):
+        strict.latestOffset(start, ReadAllAvailable())
+    with caplog.at_level(logging.WARNING):
+        end = lax.latestOffset(start, ReadAllAvailable())
+        assert len(_rows(lax, lax.partitions(start, end))) == 3
+    assert "t: an unknown number of records are lost: the topic was deleted" in caplog.text
