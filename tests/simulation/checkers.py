@@ -86,6 +86,10 @@ class Witness:
                 f"I3/I4: {partition} offset {header.base_offset} was {other}, {mark} for {to}"
             )
 
+    def read(self, partition: TopicPartition, topic_id: str, view: BatchView, *, to: str) -> None:
+        """A reader has read this batch."""
+        self.shown(partition, topic_id, view.header, to=to)
+
     def look(self) -> None:
         """Compare what every leader shows now with what was ever shown."""
         self._look_at_the_store()
@@ -111,15 +115,16 @@ class Witness:
                 raise Violation(f"I6: {partition} has not settled: {high} of {leader.log.log_end}")
             _check_identical(partition, replicas)
             self._check_nothing_vanished(leader)
-            records_there = list(_records(leader))
+            _check_retention(leader)
+            records_there = list(records_of(leader))
             found = dict(records_there)
             for offset, value in offsets.items():
-                if found.get(offset) != value:
+                if offset >= leader.log.log_start and found.get(offset) != value:
                     raise Violation(
                         f"I1: {partition} offset {offset}: {value!r} was acknowledged, "
                         f"{found.get(offset)!r} is there"
                     )
-            _check_order(partition, records_there, records)
+            check_order(partition, records_there, records)
 
     def _look_at_the_store(self) -> None:
         """Nobody who said, before the last look, that it shuts down has joined an ISR since."""
@@ -189,8 +194,22 @@ def _check_identical(partition: TopicPartition, replicas: list[Hosted]) -> None:
         raise Violation(f"I3: the replicas of {partition} differ")
 
 
-def _records(hosted: Hosted) -> Iterator[tuple[int, bytes]]:
-    offset = hosted.log.log_start
+def _check_retention(leader: Hosted) -> None:
+    """What is gone from the front had to go: what is left is as much as shall be kept."""
+    log, config = leader.log, leader.log.config
+    kept_bytes = config.retention_bytes if config.cleanup_policy.deletes else -1
+    if log.log_start == 0:
+        return
+    # The last look may have been before the end of the log was cut once more.
+    if kept_bytes < 0 or log.size_bytes < kept_bytes - config.segment_bytes:
+        raise Violation(
+            f"I1: {leader.partition} starts at {log.log_start} with {log.size_bytes} bytes left"
+        )
+
+
+def records_of(hosted: Hosted, *, start: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Offset and value of each record, from the batch on that holds `start`."""
+    offset = hosted.log.log_start if start is None else start
     while offset < hosted.log.log_end:
         data = hosted.log.read(offset, bytes_max=1 << 20)
         position = 0
@@ -203,7 +222,7 @@ def _records(hosted: Hosted) -> Iterator[tuple[int, bytes]]:
             offset = view.header.next_offset
 
 
-def _check_order(
+def check_order(
     partition: TopicPartition,
     found: list[tuple[int, bytes]],
     records: dict[bytes, list[bytes]],

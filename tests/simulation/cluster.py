@@ -98,6 +98,9 @@ class BrokerNode(Node):
             replica_lag_time_max_ms=cluster.lag_max_ms,
             flush_interval_ms=3_000,
             checkpoint_interval_ms=1_000,
+            retention_check_interval_ms=1_000,
+            retention_clock_settle_ms=2_000,
+            cleaner_backoff_ms=1_000,
         )
         clock = LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200))
         broker = Broker(

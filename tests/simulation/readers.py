@@ -15,7 +15,7 @@ from simulation.cluster import SimCluster
 from simulation.loop import LoopClock
 from tailrace.client.fetch_plan import Fetched
 from tailrace.client.reader import PartitionReader
-from tailrace.errors import TailraceError
+from tailrace.errors import OffsetOutOfRange, TailraceError
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 
 LOOK_MS = 200
@@ -42,12 +42,26 @@ class Reading:
     async def _read(self) -> None:
         try:
             while True:
-                await self._live()
+                try:
+                    await self._live()
+                except OffsetOutOfRange as error:
+                    self._start_again(error)
         except TailraceError as error:
             self._cluster.loop.note(f"{self.name} ends: {error}")
             self.ended_by = error
         except Violation as violation:
             self._cluster.problems.append(str(violation))
+
+    def _start_again(self, error: OffsetOutOfRange) -> None:
+        """Retention was faster than this program: it goes on with what is left.
+
+        From there on it has no epoch to tell, so a leader of the past, which does not know how far
+        others have come, cannot say so either: then it is asked again.
+        """
+        if error.log_start > self.position:
+            self.position, self.last_epoch = error.log_start, NO_LEADER_EPOCH
+        elif self.last_epoch != NO_LEADER_EPOCH or self.position == 0:
+            raise error
 
     async def _live(self) -> None:
         """From one start of the program to its end."""
@@ -77,6 +91,6 @@ class Reading:
                 f"I4: {self.name} was to read offset {self.position} of {self.partition} and got "
                 f"{header.base_offset} to {header.last_offset}"
             )
-        self._witness.shown(self.partition, self.topic_id, header, to=self.name)
+        self._witness.read(self.partition, self.topic_id, fetched.view, to=self.name)
         self.position = header.next_offset
         self.last_epoch = header.leader_epoch

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from simulation.checkers import Violation, Witness
 from simulation.cluster import SimCluster
+from simulation.compacted import CompactedWitness
 from simulation.loop import SimLoop
 from simulation.readers import Reading
 from tailrace.errors import TailraceError
@@ -37,7 +38,8 @@ class Run:
         self.loop = loop
         self.rng = loop.fork_rng("scenario")
         self.cluster = SimCluster(loop)
-        self.witness = Witness(self.cluster)
+        is_compacted = (config or {}).get("cleanup.policy") == "compact"
+        self.witness = (CompactedWitness if is_compacted else Witness)(self.cluster)
         self.sent: dict[bytes, list[bytes]] = {}
         self.failed = 0
         self._partitions = partitions
