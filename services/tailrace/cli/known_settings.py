@@ -68,6 +68,17 @@ class _Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class _Flag:
+    def parse(self, text: str) -> bool:
+        if text not in {"true", "false"}:
+            raise ValueError(text)
+        return text == "true"
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, slots=True)
 class _Text:
     what: str = "any text"
 
@@ -360,6 +371,30 @@ _CONTROLLER: Final = (
         _Whole(1, 100),
         "replicas of a topic that does not say",
     ),
+    _Own(
+        "auto.leader.rebalance.enable",
+        "auto_leader_rebalance_enable",
+        _Flag(),
+        "let preferred replicas lead again where a broker leads too few of those that prefer it",
+    ),
+    _Own(
+        "leader.imbalance.per.broker.percentage",
+        "leader_imbalance_per_broker_percentage",
+        _Whole(0, 100),
+        "how many of these, in percent, it may not lead",
+    ),
+    _Own(
+        "leader.imbalance.check.interval.ms",
+        "leader_imbalance_check_interval_ms",
+        _Whole(),
+        "how often that is looked at",
+    ),
+    _Own(
+        "reassignment.partitions.per.broker",
+        "reassignment_partitions_per_broker",
+        _Whole(1, 10_000),
+        "partitions that a broker copies at the same time when replicas move",
+    ),
 )
 
 _ABOUT: Final = {
@@ -485,6 +520,8 @@ def _logs_known(facts: tuple[SettingFacts, ...]) -> tuple[Known, ...]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

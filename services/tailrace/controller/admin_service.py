@@ -14,19 +14,29 @@ from tailrace.controller.facts import (
     ConfigKind,
     ConfigRequested,
     CordonRequested,
+    ElectionRequested,
+    LeaderWish,
+    MovesCancelled,
+    MovesRequested,
     PartitionsRequested,
 )
 from tailrace.controller.messages import topic_message
 from tailrace.controller.producers import ProducerIds
 from tailrace.controller.reconciler import Reconciler
 from tailrace.controller.settings import ControllerSettings
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.meta.image import ClusterImage, StoredTopic
-from tailrace.meta.keys import TopicRecord
-from tailrace.model import BrokerId
+from tailrace.meta.keys import Reassignment, TopicRecord
+from tailrace.model import BrokerId, TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.rpc import Handler, Method
-from tailrace.transport.wire import endpoint_of, to_endpoint
+from tailrace.transport.wire import (
+    code_of,
+    endpoint_of,
+    from_partition,
+    to_endpoint,
+    to_partition,
+)
 from tailrace.v1 import common_pb2
 from tailrace.v1 import controller_pb2 as pb
 
@@ -75,6 +85,10 @@ class AdminService:
             methods.CONTROLLER_ADD_PARTITIONS: self.add_partitions,
             methods.CONTROLLER_CORDON_BROKER: self.cordon_broker,
             methods.CONTROLLER_DESCRIBE_BROKERS: self.describe_brokers,
+            methods.CONTROLLER_ELECT_LEADERS: self.elect_leaders,
+            methods.CONTROLLER_REASSIGN: self.reassign,
+            methods.CONTROLLER_CANCEL_REASSIGNMENTS: self.cancel_reassignments,
+            methods.CONTROLLER_LIST_REASSIGNMENTS: self.list_reassignments,
         }
 
     # Settings.
@@ -140,6 +154,72 @@ class AdminService:
 
         return await self._answer(pb.DescribeBrokersResponse, "describing brokers", describe)
 
+    # Leaders and replicas.
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
+        async def elect(reign: Reign) -> pb.ElectLeadersResponse:
+            wishes = tuple(
+                LeaderWish(
+                    partition=from_partition(each.partition),
+                    leader=BrokerId(each.leader),
+                    loss=each.loss,
+                )
+                for each in request.partitions
+            )
+            if request.unclean and not wishes:
+                raise InvalidRequest("an unclean election names its partitions")
+            event = ElectionRequested(wishes=wishes, unclean=request.unclean)
+            decision = await reign.reconciler.administer(event)
+            image = reign.reconciler.image
+            return pb.ElectLeadersResponse(
+                partitions=[
+                    _elected(image, each, decision.outcomes[each])
+                    for each in sorted(decision.outcomes)
+                ]
+            )
+
+        return await self._answer(pb.ElectLeadersResponse, "electing leaders", elect)
+
+    async def reassign(self, request: pb.ReassignRequest) -> pb.ReassignResponse:
+        async def reassign(reign: Reign) -> pb.ReassignResponse:
+            event = MovesRequested(
+                plan=_plan(request) if request.plan else None,
+                to_brokers=tuple(sorted(map(BrokerId, {*request.to_brokers}))),
+                drain=BrokerId(request.drain) if request.HasField("drain") else None,
+                topics=tuple(request.topics),
+            )
+            decision = await reign.reconciler.administer(event, validate_only=request.validate_only)
+            image = reign.reconciler.image
+            return pb.ReassignResponse(
+                moves=[_move(image, each, decision.moves[each]) for each in sorted(decision.moves)]
+            )
+
+        return await self._answer(pb.ReassignResponse, "moving replicas", reassign)
+
+    async def cancel_reassignments(
+        self, request: pb.CancelReassignmentsRequest
+    ) -> pb.CancelReassignmentsResponse:
+        async def cancel(reign: Reign) -> pb.CancelReassignmentsResponse:
+            named = tuple(from_partition(each) for each in request.partitions)
+            decision = await reign.reconciler.administer(MovesCancelled(partitions=named))
+            given_up = [to_partition(each) for each in sorted(decision.moves)]
+            return pb.CancelReassignmentsResponse(partitions=given_up)
+
+        what = "giving up reassignments"
+        return await self._answer(pb.CancelReassignmentsResponse, what, cancel)
+
+    async def list_reassignments(
+        self, _: pb.ListReassignmentsRequest
+    ) -> pb.ListReassignmentsResponse:
+        async def look(reign: Reign) -> pb.ListReassignmentsResponse:
+            image = await reign.reconciler.look()
+            found = image.reassignments
+            return pb.ListReassignmentsResponse(
+                reassignments=[_move(image, each, found[each].record) for each in sorted(found)]
+            )
+
+        return await self._answer(pb.ListReassignmentsResponse, "listing reassignments", look)
+
 
 def described_topic(
     image: ClusterImage, name: str, record: TopicRecord
@@ -188,3 +268,44 @@ def _brokers(image: ClusterImage) -> list[pb.BrokerDescription]:
                 found[replica].in_sync += replica in stored.state.isr
                 found[replica].leaders += replica == stored.state.leader
     return [found[each] for each in sorted(found)]
+
+
+def _elected(
+    image: ClusterImage, partition: TopicPartition, error: TailraceError | None
+) -> pb.LeaderElected:
+    stored = image.state(partition)
+    answer = pb.LeaderElected(
+        partition=to_partition(partition), leader=-1 if stored is None else stored.state.leader
+    )
+    if error is not None:
+        answer.error, answer.message = code_of(error), str(error)
+    return answer
+
+
+def _plan(request: pb.ReassignRequest) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    plan: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+    for each in request.plan:
+        partition = from_partition(each.partition)
+        if partition in plan:
+            raise InvalidRequest(f"the plan names {partition} twice")
+        plan[partition] = tuple(map(BrokerId, each.replicas))
+    return plan
+
+
+def _move(image: ClusterImage, partition: TopicPartition, move: Reassignment) -> pb.Reassignment:
+    stored, replicas = image.state(partition), image.replicas(partition)
+    phase = pb.REASSIGNMENT_PHASE_WAITING
+    if move.cancelled:
+        phase = pb.REASSIGNMENT_PHASE_CANCELLING
+    elif replicas == move.all_replicas:
+        phase = pb.REASSIGNMENT_PHASE_COPYING
+    return pb.Reassignment(
+        partition=to_partition(partition),
+        original=move.original,
+        target=move.target,
+        replicas=replicas,
+        isr=() if stored is None else stored.state.isr,
+        leader=-1 if stored is None else stored.state.leader,
+        phase=phase,
+        started_ms=move.started_ms,
+    )

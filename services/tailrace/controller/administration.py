@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.config import ClientConfig, live_configs
+from tailrace.controller.changes import is_controller
 from tailrace.controller.facts import (
     ConfigKind,
     ConfigRequested,
@@ -19,9 +20,9 @@ from tailrace.controller.facts import (
     PartitionsRequested,
     Transaction,
 )
-from tailrace.controller.partitions import is_controller, is_usable
 from tailrace.controller.placement import place, placement_order
 from tailrace.controller.topics import PARTITIONS_MAX, check_config
+from tailrace.controller.views import is_usable
 from tailrace.errors import InvalidConfig, InvalidTopic, UnknownBroker, UnknownTopic
 from tailrace.meta.image import ClusterImage, StoredConfig, StoredTopic
 from tailrace.meta.keys import (

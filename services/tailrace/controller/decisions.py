@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from tailrace.controller.administration import add_partitions, change_config, cordon
+from tailrace.controller.changes import PARTITIONS_PER_TXN, is_controller
 from tailrace.controller.facts import (
     AdminEvent,
     ClusterChanged,
@@ -18,24 +19,24 @@ from tailrace.controller.facts import (
     CordonRequested,
     Decision,
     DeletionRequested,
+    ElectionRequested,
     Event,
     Facts,
     FenceRequested,
+    MovesCancelled,
+    MovesRequested,
     PartitionsRequested,
     ReplicasStopped,
     TopicRequested,
     Transaction,
 )
-from tailrace.controller.partitions import (
-    PARTITIONS_PER_TXN,
-    is_admitted,
-    is_controller,
-    is_usable,
-    partition_transactions,
-)
+from tailrace.controller.leadership import elect
+from tailrace.controller.partitions import partition_transactions
 from tailrace.controller.placement import place, placement_order
+from tailrace.controller.reassignment import cancel_moves, request_moves, step_transactions
 from tailrace.controller.shards import shard_transactions
 from tailrace.controller.topics import check_topic
+from tailrace.controller.views import is_admitted, is_usable
 from tailrace.errors import (
     InvalidTopic,
     StaleBroker,
@@ -52,6 +53,7 @@ from tailrace.meta.keys import (
     deletion_key,
     encode,
     history_key,
+    reassignment_key,
     state_key,
     topic_key,
 )
@@ -89,6 +91,12 @@ def _administer(image: ClusterImage, event: AdminEvent, facts: Facts, now_ms: in
             return add_partitions(image, event, facts)
         case CordonRequested():
             return cordon(image, event, facts, now_ms=now_ms)
+        case ElectionRequested():
+            return elect(image, event, facts, now_ms=now_ms)
+        case MovesRequested():
+            return request_moves(image, event, facts, now_ms=now_ms)
+        case MovesCancelled():
+            return cancel_moves(image, event, facts)
         case _:
             assert_never(event)
 
@@ -98,6 +106,8 @@ def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision
         *shard_transactions(image, is_controller(facts.term)),
         *partition_transactions(image, facts, now_ms=now_ms),
     )
+    # Who leads comes before who moves.
+    transactions = transactions or step_transactions(image, facts, now_ms=now_ms)
     if transactions:
         return Decision(transactions=transactions)
     waiting = tuple(
@@ -205,6 +215,18 @@ def _replicas_stopped(image: ClusterImage, name: str, facts: Facts) -> Decision:
         for part in (
             partitions[start : start + PARTITIONS_PER_TXN]
             for start in range(0, len(partitions), PARTITIONS_PER_TXN)
+        )
+    ]
+    moves = sorted(each for each in image.reassignments if each.topic == name)
+    transactions += [
+        Transaction(
+            what=f"remove {len(part)} reassignments of topic {name}",
+            guards=(is_controller(facts.term), marked),
+            operations=tuple(Delete(reassignment_key(each)) for each in part),
+        )
+        for part in (
+            moves[start : start + PARTITIONS_PER_TXN]
+            for start in range(0, len(moves), PARTITIONS_PER_TXN)
         )
     ]
     guards: list[Guard] = [is_controller(facts.term), marked]

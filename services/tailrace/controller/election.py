@@ -110,8 +110,71 @@ def next_state(
         isr=isr,
         elr=elr,
         last_leader=choice.leader if choice.leader != NO_BROKER else _last_leader(state),
+        loss=choice.loss or state.loss,
     )
     return Outcome(state=changed, candidates=choice.candidates, loss=choice.loss)
+
+
+def preferred_state(
+    state: PartitionState,
+    replicas: Sequence[BrokerId],
+    brokers: Brokers,
+    *,
+    controller_epoch: int,
+) -> Outcome | None:
+    """The first replica leads, in sync as it must be; None: it leads already, or cannot."""
+    first = replicas[0]
+    if first == state.leader or first in brokers.draining:
+        return None
+    if first not in state.isr or not brokers.can_be_elected(first):
+        return None
+    return led_by(first, state, replicas, brokers, controller_epoch=controller_epoch)
+
+
+def led_by(
+    leader: BrokerId,
+    state: PartitionState,
+    replicas: Sequence[BrokerId],
+    brokers: Brokers,
+    *,
+    controller_epoch: int,
+) -> Outcome:
+    """The same partition, led by another member of its ISR."""
+    changed = replace(
+        state,
+        controller_epoch=controller_epoch,
+        leader=leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        last_leader=leader,
+    )
+    return Outcome(state=changed, candidates=_notes(leader, state, replicas, brokers))
+
+
+def unclean_state(
+    leader: BrokerId,
+    state: PartitionState,
+    replicas: Sequence[BrokerId],
+    brokers: Brokers,
+    *,
+    loss: str,
+    controller_epoch: int,
+) -> Outcome:
+    """A person has decided who leads, although it may lack what was acknowledged."""
+    words = (
+        f"a person let broker {leader} lead: acknowledged records of leader epoch "
+        f"{state.leader_epoch} and before that it does not have are gone"
+    )
+    words += f"; {loss}" if loss else ""
+    changed = PartitionState(
+        controller_epoch=controller_epoch,
+        leader=leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        isr=(leader,),
+        last_leader=leader,
+        loss=words,
+    )
+    notes = _notes(leader, state, replicas, brokers)
+    return Outcome(state=changed, candidates=notes, loss=words)
 
 
 def first_state(

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tailrace.config import LogConfig
 from tailrace.errors import TailraceError
 from tailrace.meta.image import LiveBroker
-from tailrace.meta.keys import TopicRecord
+from tailrace.meta.keys import NO_BROKER, Reassignment, TopicRecord
 from tailrace.meta.store import Guard, Operation
 from tailrace.model import BrokerId, TopicId, TopicPartition
 
@@ -51,6 +51,8 @@ class Facts:
     incarnations: Mapping[BrokerId, str] = field(default_factory=dict)
     # The stored histories, by key, as they are stored.
     histories: Mapping[str, bytes] = field(default_factory=dict)
+    # How many partitions a broker copies at the same time, to itself or from itself.
+    moves_per_broker_max: int = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,9 @@ class Decision:
     record: TopicRecord | None = None
     # The settings as they are after the change.
     config: Mapping[str, str] | None = None
+    # What was asked for each of several partitions, and why it cannot be; None: it is done.
+    outcomes: Mapping[TopicPartition, TailraceError | None] = field(default_factory=dict)
+    moves: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
     error: TailraceError | None = None
 
 
@@ -157,7 +162,55 @@ class CordonRequested:
     reason: str = ""
 
 
-AdminEvent: TypeAlias = ConfigRequested | PartitionsRequested | CordonRequested
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderWish:
+    """A partition that is to have another leader: the preferred one, or any (`unclean`)."""
+
+    partition: TopicPartition
+    # With `unclean`: who is to lead; NO_BROKER: who led last. And what is known of the loss.
+    leader: BrokerId = NO_BROKER
+    loss: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionRequested:
+    """Somebody wants preferred replicas to lead, or, where nobody else can, any that is there.
+
+    Without wishes all partitions are meant. `balance`: it is not somebody, but the clock; then only
+    brokers count that lead too few of those that prefer them, by more than so many percent.
+    """
+
+    wishes: tuple[LeaderWish, ...] = ()
+    unclean: bool = False
+    balance_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesRequested:
+    """Somebody wants partitions to have other replicas: exactly one of the three ways is set."""
+
+    plan: Mapping[TopicPartition, tuple[BrokerId, ...]] | None = None
+    to_brokers: tuple[BrokerId, ...] = ()
+    drain: BrokerId | None = None
+    # With the last two: only of these topics; none: of all.
+    topics: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesCancelled:
+    """Somebody wants partitions to go back to the replicas that they had; none named: all."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+AdminEvent: TypeAlias = (
+    ConfigRequested
+    | PartitionsRequested
+    | CordonRequested
+    | ElectionRequested
+    | MovesRequested
+    | MovesCancelled
+)
 Event: TypeAlias = (
     ClusterChanged
     | TopicRequested

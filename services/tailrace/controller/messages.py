@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tailrace.meta.image import ClusterImage, LiveBroker, StoredState, StoredTopic
+from tailrace.controller.views import coming_and_going
+from tailrace.meta.image import (
+    ClusterImage,
+    LiveBroker,
+    StoredReassignment,
+    StoredState,
+    StoredTopic,
+)
 from tailrace.meta.keys import DEFAULT_CONFIG, NO_BROKER
 from tailrace.model import GROUP_SHARDS, BrokerId, TopicPartition
 from tailrace.transport.addresses import join_address
@@ -23,10 +30,13 @@ def link_address(live: LiveBroker) -> str:
 
 
 def order_for(
-    partition: TopicPartition, topic: StoredTopic, stored: StoredState, leader_link: str
+    image: ClusterImage, partition: TopicPartition, stored: StoredState, leader_link: str
 ) -> PartitionOrder:
     """What every replica of a partition is told."""
-    state, record = stored.state, topic.record
+    state, record = stored.state, image.topics[partition.topic].record
+    replicas = record.assignment[partition.partition]
+    move = image.reassignments.get(partition)
+    adding, removing = ((), ()) if move is None else coming_and_going(move, replicas)
     return PartitionOrder(
         partition=partition,
         topic_id=record.topic_id,
@@ -34,7 +44,9 @@ def order_for(
         leader_epoch=state.leader_epoch,
         isr=state.isr,
         elr=state.elr,
-        replicas=record.assignment[partition.partition],
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
         revision=stored.revision,
         leader_link=leader_link,
         config=record.config,
@@ -115,7 +127,8 @@ class Painter:
             stored = states.get(number)
             painted = known.get(number)
             if painted is None or painted[0] is not stored:
-                painted = stored, _partition_message(number, replicas, stored)
+                move = image.reassignments.get(TopicPartition(name, number))
+                painted = stored, _partition_message(number, replicas, stored, move)
             partitions[number] = painted
         message = _topic_message(
             name, topic, (partitions[number][1] for number in sorted(partitions)), deleting
@@ -169,7 +182,10 @@ def _topic_message(
 
 
 def _partition_message(
-    number: int, replicas: tuple[BrokerId, ...], stored: StoredState | None
+    number: int,
+    replicas: tuple[BrokerId, ...],
+    stored: StoredState | None,
+    move: StoredReassignment | None = None,
 ) -> pb.PartitionMetadata:
     if stored is None:
         # It was made just now and has no leader yet.
@@ -177,6 +193,7 @@ def _partition_message(
             partition=number, leader=NO_BROKER, leader_epoch=-1, replicas=replicas
         )
     state = stored.state
+    adding, removing = ((), ()) if move is None else coming_and_going(move, replicas)
     return pb.PartitionMetadata(
         partition=number,
         leader=state.leader,
@@ -185,4 +202,7 @@ def _partition_message(
         isr=state.isr,
         elr=state.elr,
         revision=stored.revision,
+        adding=adding,
+        removing=removing,
+        loss=state.loss,
     )

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from tailrace.controller.facts import Term
 from tailrace.controller.health import broker_address
 from tailrace.controller.messages import Painter, link_address, order_for, settings_for
-from tailrace.controller.partitions import is_admitted
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.views import is_admitted
 from tailrace.errors import StaleController, TailraceError
-from tailrace.meta.image import ClusterImage, LiveBroker
+from tailrace.meta.image import ClusterImage, LiveBroker, StoredTopic
 from tailrace.meta.keys import NO_BROKER
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.runtime import Tasks
@@ -49,10 +49,14 @@ PARTITIONS_PER_ORDER: Final = 2_000
 
 
 class Replica(NamedTuple):
-    """A replica on a broker's disk, by the id of its topic."""
+    """A replica on a broker's disk, by the id of its topic.
+
+    With a revision, that of the state in which it is none any more: a later one may want it again.
+    """
 
     partition: TopicPartition
     topic_id: TopicId
+    revision: int = 0
 
 
 class Reports(NamedTuple):
@@ -140,6 +144,10 @@ class Orders:
         sender = self._senders.get(broker)
         if sender is not None:
             sender.repeat(partition)
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._allowed.is_set()
 
     def delete_replicas(self, broker: BrokerId, replicas: Iterable[Replica]) -> None:
         """Have a broker delete replicas of topics that are gone, if it is there."""
@@ -229,12 +237,27 @@ class Orders:
             return
         # By value: after a full read all is made anew, but little has changed.
         all_of_it = topic != former or was_deleting
+        if former is not None and all_of_it and former.record.topic_id == topic.record.topic_id:
+            self._remove_former(name, former, topic)
         if not all_of_it and states is former_states and not moved:
             return
         for number in sorted(states):
             stored = states[number]
             if all_of_it or stored != former_states.get(number) or stored.state.leader in moved:
                 self._tell(TopicPartition(name, number))
+
+    def _remove_former(self, name: str, former: StoredTopic, topic: StoredTopic) -> None:
+        """Replicas that a reassignment has taken away go; who is away is told when it returns."""
+        for number, brokers in former.record.assignment.items():
+            partition = TopicPartition(name, number)
+            stored = self._image.state(partition)
+            for broker in brokers:
+                sender = self._senders.get(broker)
+                if broker in topic.record.assignment.get(number, ()) or sender is None:
+                    continue
+                revision = 0 if stored is None else stored.revision
+                sender.forget_one(partition)
+                sender.stop([Replica(partition, topic.record.topic_id, revision)])
 
     def _tell(self, partition: TopicPartition) -> None:
         order = self._order(partition)
@@ -262,7 +285,7 @@ class Orders:
         if leader != NO_BROKER and leader not in self._links:
             self._unplaced.add(leader)
         link = self._links.get(leader, "")
-        return order_for(partition, topic, stored, link)
+        return order_for(self._image, partition, stored, link)
 
     # The picture.
 
@@ -364,6 +387,8 @@ class Sender:
             return
         self._wanted[order.partition] = order
         self._untold[order.partition] = None
+        if self.stops:
+            self._want_again(order)
         if order.leader == self._broker:
             self.leads.clear()
         self._order_wake.set()
@@ -372,11 +397,23 @@ class Sender:
         if partition in self._wanted:
             self.want(self._wanted[partition])
 
+    def _want_again(self, order: PartitionOrder) -> None:
+        """What a reassignment took away is not deleted when another one brings it back."""
+        for each in list(self.stops):
+            if each.revision and each[:2] == (order.partition, order.topic_id):
+                del self.stops[each]
+
     def forget(self, topic: str) -> None:
         """Say no more of a topic that is being deleted."""
         for partition in [each for each in self._wanted if each.topic == topic]:
             del self._wanted[partition]
             self._untold.pop(partition, None)
+        self._note_told()
+
+    def forget_one(self, partition: TopicPartition) -> None:
+        """Say no more of a partition that has its replicas elsewhere."""
+        self._wanted.pop(partition, None)
+        self._untold.pop(partition, None)
         self._note_told()
 
     def stop(self, replicas: Iterable[Replica]) -> None:
@@ -473,7 +510,8 @@ class Sender:
             partition = order.partition
             failure = failures.get((partition.topic, partition.partition))
             if failure is not None:
-                self._untold[partition] = None
+                if partition in self._wanted:
+                    self._untold[partition] = None
                 self._reports.failed(self.live, order, failure)
                 continue
             if self._wanted.get(partition) is order:
@@ -502,7 +540,10 @@ class Sender:
             header=self._header,
             partitions=[
                 control_pb2.StopPartition(
-                    partition=to_partition(each.partition), topic_id=each.topic_id, delete=True
+                    partition=to_partition(each.partition),
+                    topic_id=each.topic_id,
+                    delete=True,
+                    revision=each.revision,
                 )
                 for each in batch
             ],

@@ -18,6 +18,7 @@ from random import Random
 from typing import Final
 
 from tailrace.clock import Clock
+from tailrace.controller.changes import read_history
 from tailrace.controller.decisions import decide
 from tailrace.controller.facts import (
     AdminEvent,
@@ -25,6 +26,7 @@ from tailrace.controller.facts import (
     ClusterChanged,
     Decision,
     DeletionRequested,
+    ElectionRequested,
     Facts,
     FenceRequested,
     PartitionsRequested,
@@ -36,9 +38,9 @@ from tailrace.controller.facts import (
 from tailrace.controller.failures import Failures
 from tailrace.controller.health import Answer, HealthWatch
 from tailrace.controller.ledger import Ledger, incarnation_key
-from tailrace.controller.orders import Orders, Replica, Reports
-from tailrace.controller.partitions import read_history
+from tailrace.controller.orders import Orders, Reports
 from tailrace.controller.presence import Presence
+from tailrace.controller.removals import Removals
 from tailrace.controller.requests import Requests, Wanted
 from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.shards import fence_transaction
@@ -60,7 +62,6 @@ from tailrace.meta.keys import (
     decode,
     encode,
     history_key,
-    topic_key,
 )
 from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Operation, Put
 from tailrace.model import BrokerId, TopicPartition
@@ -109,7 +110,7 @@ class Reconciler:
             tasks=self._tasks,
             say=say,
             reports=Reports(
-                stray=self._stray_reported,
+                stray=lambda live, stray: self._removals.stray_found(self.image, live, stray),
                 failed=self._replica_failed,
                 obeyed=self._order_obeyed,
                 stopped=self._wake_up,
@@ -136,7 +137,7 @@ class Reconciler:
         self._urgent: deque[Callable[[], Awaitable[object]]] = deque()
         self._fencing: dict[BrokerId, int] = {}
         self._requests = Requests(self._wake_up)
-        self._deleting: dict[str, list[Replica]] = {}
+        self._removals = Removals(self._orders, say)
         # Set when a broker says that there is a newer controller: look at the store at once.
         self.suspicion = asyncio.Event()
 
@@ -159,6 +160,8 @@ class Reconciler:
         try:
             self._tasks.spawn("image", self._ledger.follow())
             self._tasks.spawn("decisions", self._work())
+            if self._settings.auto_leader_rebalance_enable:
+                self._tasks.spawn("balance of leaders", self._balance_leaders())
             await self._over
         finally:
             await self._tasks.close()
@@ -290,7 +293,7 @@ class Reconciler:
             await self._reconcile()
         elif self._requests:
             await self._requests.serve_one()
-        elif (event := self._next_stopped()) is not None:
+        elif (event := self._removals.next_stopped(self.image)) is not None:
             await self._perform(event, _always)
         else:
             return False
@@ -316,7 +319,7 @@ class Reconciler:
                 return
         for live in decision.admissions:
             await self._admit(live)
-        self._start_deletions()
+        self._removals.start(self.image)
 
     def _observe(self) -> None:
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
@@ -363,6 +366,7 @@ class Reconciler:
             causes=self._presence.causes,
             incarnations=self._ledger.incarnations,
             histories=self._ledger.histories,
+            moves_per_broker_max=self._settings.reassignment_partitions_per_broker,
         )
 
     async def _admit(self, live: LiveBroker) -> None:
@@ -464,55 +468,22 @@ class Reconciler:
                 self._say(cause.text)
                 return
 
-    # Topics that go.
-
-    def _start_deletions(self) -> None:
-        """Have every broker that is there delete its replicas of topics that go."""
-        for name in [each for each in self._deleting if each not in self.image.deletions]:
-            del self._deleting[name]
-        for name in sorted(self.image.deletions):
-            if name in self._deleting:
-                continue
-            self._deleting[name] = []
-            topic = self.image.topics.get(name)
-            if topic is None:
-                continue
-            by_broker: dict[BrokerId, list[Replica]] = {}
-            for number, brokers in sorted(topic.record.assignment.items()):
-                replica = Replica(TopicPartition(name, number), topic.record.topic_id)
-                self._deleting[name].append(replica)
-                for broker in brokers:
-                    by_broker.setdefault(broker, []).append(replica)
-            for broker in sorted(by_broker):
-                self._orders.delete_replicas(broker, by_broker[broker])
-
-    def _next_stopped(self) -> ReplicasStopped | None:
-        for name, replicas in self._deleting.items():
-            if name in self.image.deletions and self._orders.has_deleted(replicas):
-                return ReplicasStopped(name=name)
-        return None
-
-    def _stray_reported(self, live: LiveBroker, stray: list[Replica]) -> None:
-        """A broker has replicas that it was not told of: those of topics that are gone go."""
-        doomed = [each for each in stray if self._is_of_a_gone_topic(each)]
-        for each in stray:
-            if each not in doomed:
-                self._say(
-                    f"broker {live.registration.broker_id} has a replica of {each.partition} "
-                    "that it should not have; it is left alone"
-                )
-        self._orders.delete_replicas(live.registration.broker_id, doomed)
-
-    def _is_of_a_gone_topic(self, replica: Replica) -> bool:
-        name = replica.partition.topic
-        if not replica.topic_id or topic_key(name) in self.image.damaged:
-            return False
-        topic = self.image.topics.get(name)
-        return (
-            topic is None
-            or topic.record.topic_id != replica.topic_id
-            or name in self.image.deletions
+    async def _balance_leaders(self) -> None:
+        """Now and then let preferred replicas lead, where brokers lead too little."""
+        event = ElectionRequested(
+            balance_percent=self._settings.leader_imbalance_per_broker_percentage
         )
+        while True:
+            await asyncio.sleep(self._settings.leader_imbalance_check_interval_ms / 1_000)
+            if self._orders.is_paused:
+                continue
+            try:
+                decision = await self.administer(event)
+            except TailraceError as error:
+                self._say(f"leaders are not balanced now: {error}")
+                continue
+            if decision.outcomes:
+                self._say(f"{len(decision.outcomes)} partitions got their preferred leaders")
 
     # What is told from outside. None of this waits.
 
@@ -529,6 +500,7 @@ class Reconciler:
             and new.deletions is old.deletions
             and new.cordons is old.cordons
             and new.reassignments is old.reassignments
+            and (not new.reassignments or new.states is old.states)
             and new.coordinators is old.coordinators
             and new.shards is old.shards
         ):

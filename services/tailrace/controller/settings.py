@@ -41,6 +41,12 @@ class ControllerSettings:
     # How long an answer waits for leaders to have their orders.
     settle_ms: int = 500
     default_replication_factor: int = 3
+    # Let preferred replicas lead again where a broker leads too few of those that prefer it.
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_per_broker_percentage: int = 10
+    leader_imbalance_check_interval_ms: int = 300_000
+    # Partitions that a broker copies at the same time, to itself or from itself.
+    reassignment_partitions_per_broker: int = 10
     log_defaults: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
@@ -48,8 +54,11 @@ class ControllerSettings:
             raise InvalidConfig(
                 f"controller.id must be from 0 to 2147483647, not {self.controller_id}"
             )
-        if self.default_replication_factor < 1:
-            raise InvalidConfig("default.replication.factor must be at least 1")
+        for what in ("default_replication_factor", "reassignment_partitions_per_broker"):
+            if getattr(self, what) < 1:
+                raise InvalidConfig(f"{what.replace('_', '.')} must be at least 1")
+        if not 0 <= self.leader_imbalance_per_broker_percentage <= 100:
+            raise InvalidConfig("leader.imbalance.per.broker.percentage must be from 0 to 100")
         for each in fields(self):
             if not each.name.endswith("_ms"):
                 continue

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.controller.messages import Painter, link_address, order_for, topic_message
+from tailrace.controller.messages import (
+    Painter,
+    link_address,
+    order_for,
+    settings_for,
+    topic_message,
+)
 from tailrace.meta.image import (
     ClusterImage,
     LiveBroker,
     LiveController,
     LiveCoordinator,
     StoredDeletion,
+    StoredReassignment,
     StoredShard,
     StoredState,
     StoredTopic,
@@ -20,6 +27,7 @@ from tailrace.meta.keys import (
     ControllerRecord,
     CoordinatorRegistration,
     PartitionState,
+    Reassignment,
     ShardOwner,
     TopicDeletion,
     TopicRecord,
@@ -63,7 +71,7 @@ IMAGE = ClusterImage(
 
 
 def test_an_order_has_all_that_a_replica_needs() -> None:
-    order = order_for(TopicPartition("t", 0), TOPIC, STATE, "h1:2")
+    order = order_for(IMAGE, TopicPartition("t", 0), STATE, "h1:2")
     assert (order.leader, order.leader_epoch, order.revision) == (1, 3, 44)
     assert (order.isr, order.elr, order.replicas) == ((1,), (2,), (1, 2))
     assert (order.topic_id, order.leader_link, order.config) == ("id", "h1:2", {"a": "b"})
@@ -131,3 +139,25 @@ def test_coordinators_and_shards_are_shown_and_nobody_for_an_owner_that_is_gone(
     assert [(each.id, each.host, each.port) for each in picture.coordinators] == [(7, "k", 4)]
     shown = [(each.owner, each.epoch) for each in picture.group_shards]
     assert shown == [(7, 2), (-1, 5), (-1, 1), *[(-1, -1)] * (GROUP_SHARDS - 3)]
+
+
+def test_orders_and_pictures_say_which_replicas_come_and_go_and_what_was_lost() -> None:
+    b3 = BrokerId(3)
+    move = Reassignment(topic_id=TopicId("id"), original=(B1, B2), target=(B2, b3), started_ms=1)
+    t0 = TopicPartition("t", 0)
+    waiting = replace(IMAGE, reassignments={t0: StoredReassignment(move, 60)})
+    order = order_for(waiting, t0, STATE, "")
+    assert (order.adding, order.removing) == ((), ())
+    record = replace(TOPIC.record, assignment={0: move.all_replicas, 1: (B2, B1)})
+    lost = StoredState(replace(STATE.state, loss="offsets 7 to 9"), 61)
+    copying = replace(
+        waiting,
+        topics={"t": StoredTopic(record, 61)},
+        states={"t": {0: lost}},
+    )
+    order = order_for(copying, t0, lost, "")
+    assert (order.adding, order.removing) == ((3,), (1,))
+    (topic,) = Painter().paint(copying, {}).topics
+    assert (list(topic.partitions[0].adding), list(topic.partitions[0].removing)) == ([3], [1])
+    assert topic.partitions[0].loss == "offsets 7 to 9"
+    assert settings_for(copying, B1).broker == {}

@@ -6,18 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.controller.changes import BYTES_PER_TXN, PARTITIONS_PER_TXN, read_history
 from tailrace.controller.facts import (
     Cause,
     Decision,
     ReplicaFailure,
 )
-from tailrace.controller.partitions import (
-    BYTES_PER_TXN,
-    PARTITIONS_PER_DECISION,
-    PARTITIONS_PER_TXN,
-    is_admitted,
-    read_history,
-)
+from tailrace.controller.partitions import PARTITIONS_PER_DECISION
+from tailrace.controller.views import is_admitted
 from tailrace.meta.image import (
     StoredState,
     StoredTopic,

@@ -1,0 +1,82 @@
+"""Replicas that go: those of topics that are deleted, and those that brokers should not have.
+
+What is to go is a function of the image; here is only remembered what brokers were told in this
+term. A broker that is away is told when it returns: it reports what it has and was not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.controller.facts import ReplicasStopped
+from tailrace.controller.orders import Orders, Replica
+from tailrace.meta.image import ClusterImage, LiveBroker
+from tailrace.meta.keys import topic_key
+from tailrace.model import BrokerId, TopicPartition
+
+
+class Removals:
+    """What brokers have to delete, in one term."""
+
+    def __init__(self, orders: Orders, say: Callable[[str], None]) -> None:
+        self._orders = orders
+        self._say = say
+        self._deleting: dict[str, list[Replica]] = {}
+
+    def start(self, image: ClusterImage) -> None:
+        """Have every broker that is there delete its replicas of topics that go."""
+        for name in [each for each in self._deleting if each not in image.deletions]:
+            del self._deleting[name]
+        for name in sorted(image.deletions):
+            if name in self._deleting:
+                continue
+            self._deleting[name] = []
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            by_broker: dict[BrokerId, list[Replica]] = {}
+            for number, brokers in sorted(topic.record.assignment.items()):
+                replica = Replica(TopicPartition(name, number), topic.record.topic_id)
+                self._deleting[name].append(replica)
+                for broker in brokers:
+                    by_broker.setdefault(broker, []).append(replica)
+            for broker in sorted(by_broker):
+                self._orders.delete_replicas(broker, by_broker[broker])
+
+    def next_stopped(self, image: ClusterImage) -> ReplicasStopped | None:
+        """A topic whose replicas are gone from all brokers that are there."""
+        for name, replicas in self._deleting.items():
+            if name in image.deletions and self._orders.has_deleted(replicas):
+                return ReplicasStopped(name=name)
+        return None
+
+    def stray_found(self, image: ClusterImage, live: LiveBroker, stray: list[Replica]) -> None:
+        """A broker has replicas that it was not told of: those that are nobody's any more go."""
+        broker = live.registration.broker_id
+        doomed = [found for each in stray if (found := as_gone(image, each, broker)) is not None]
+        named = {each.partition for each in doomed}
+        for each in stray:
+            if each.partition not in named:
+                self._say(
+                    f"broker {broker} has a replica of {each.partition} "
+                    "that it should not have; it is left alone"
+                )
+        self._orders.delete_replicas(broker, doomed)
+
+
+def as_gone(image: ClusterImage, replica: Replica, broker: BrokerId) -> Replica | None:
+    """The replica, if it may go: its topic is gone, or a reassignment took it away."""
+    partition = replica.partition
+    if not replica.topic_id or topic_key(partition.topic) in image.damaged:
+        return None
+    topic = image.topics.get(partition.topic)
+    if (
+        topic is None
+        or topic.record.topic_id != replica.topic_id
+        or partition.topic in image.deletions
+    ):
+        return replica
+    stored = image.state(partition)
+    if stored is None or broker in image.replicas(partition):
+        return None
+    return replica._replace(revision=stored.revision)
