@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from tailrace.config import MIN_INSYNC
 from tailrace.controller.administration import existing_topic, known_brokers
 from tailrace.controller.changes import StateChange, guards_of, is_controller, operations_of
 from tailrace.controller.election import Brokers, Outcome, led_by
@@ -34,7 +35,6 @@ from tailrace.controller.facts import (
     Transaction,
 )
 from tailrace.controller.placement import Plan, plan_by_rule, plan_to_empty
-from tailrace.controller.topics import MIN_INSYNC
 from tailrace.controller.views import Views, is_usable
 from tailrace.errors import (
     InvalidAssignment,
