@@ -15,6 +15,8 @@ TRACE ?=
 SECONDS ?= 60
 # How often `make bench-failover` does each fault.
 ROUNDS ?= 20
+# How long `make nemesis` runs; the faults come from SEED.
+MINUTES ?= 2
 # How many processes share the tests.
 WORKERS ?= 2
 
@@ -26,7 +28,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-failover fuzz demo lock clean
+.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-failover fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +93,9 @@ bench-failover: $(V1)  ## measure how long a producer waits after each fault (RO
 
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
+
+nemesis: $(V1)  ## random mixes of faults on real processes under a checked load (MINUTES=10 SEED=7)
+	PYTHONPATH=tests $(BIN)/python tests/nemesis/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is read back
 	$(BIN)/tailrace demo

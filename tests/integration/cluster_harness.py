@@ -26,7 +26,7 @@ from tailrace.client.settings import ProducerSettings
 from tailrace.clock import SystemClock
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.processes import Life
-from tailrace.dev.state import HOST, Member
+from tailrace.dev.state import Member
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_network import GrpcNetwork
 
@@ -95,7 +95,7 @@ class Cluster:
         while True:
             described = await self.admin.describe_topic(topic)
             if all(len(each.isr) == len(each.replicas) for each in described.partitions):
-                deaf = [each.name for each in self.dev.state.members if not await _listens(each)]
+                deaf = [each.name for each in self.dev.state.members if not await listens(each)]
                 if not deaf:
                     return
             assert time.monotonic() < end, f"still not well: {described}"
@@ -326,9 +326,9 @@ def _noting(
     return note
 
 
-async def _listens(member: Member) -> bool:
+async def listens(member: Member) -> bool:
     try:
-        _, writer = await asyncio.open_connection(HOST, member.port)
+        _, writer = await asyncio.open_connection(member.host, member.port)
     except OSError:
         return False
     writer.close()

@@ -9,6 +9,7 @@ from there and takes the folder's lock while it changes something.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -27,7 +28,6 @@ from typing import Any, Final
 from tailrace.clock import Clock, SystemClock
 from tailrace.dev.processes import Life, ProcessIdentity, identify, life_of, send
 from tailrace.dev.state import (
-    HOST,
     ClusterState,
     DevError,
     Member,
@@ -76,7 +76,15 @@ class DevCluster:
         *,
         say: Callable[[str], None] = lambda _: None,
         clock: Clock | None = None,
+        hosts: Mapping[str, str] | None = None,
+        command_for: Callable[[str, list[str]], list[str]] = lambda _, command: command,
     ) -> None:
+        """`hosts` and `command_for` put processes, by name, elsewhere than on this host's loopback.
+
+        For tests that give each of them a network of its own.
+        """
+        self._hosts = hosts or {}
+        self._command_for = command_for
         self._folder = folder.absolute()
         self._say = say
         self._clock = clock or SystemClock()
@@ -174,13 +182,19 @@ class DevCluster:
                 "the last cluster in this folder ended without `down`: going on with its data"
             )
         if plan.port_base is not None:
-            return lay_out(brokers, controllers, plan.port_base)
+            return self._placed(lay_out(brokers, controllers, plan.port_base))
         bases = chosen_bases(self._folder)
         for base in [old.port_base, *bases] if old else bases:
-            state = lay_out(brokers, controllers, base)
-            if all(_is_free(port) for each in state.members for port in each.ports):
+            state = self._placed(lay_out(brokers, controllers, base))
+            if all(_is_free(each.host, port) for each in state.members for port in each.ports):
                 return state
         raise DevError("no free ports were found: give some with --port-base")
+
+    def _placed(self, state: ClusterState) -> ClusterState:
+        for each in state.members:
+            if each.name in self._hosts:
+                state = state.with_member(replace(each, host=self._hosts[each.name]))
+        return state
 
     def _require_same(
         self, old: ClusterState, brokers: int, controllers: int, port_base: int | None
@@ -196,7 +210,7 @@ class DevCluster:
     def _require_free(self, members: Sequence[Member]) -> None:
         for member in members:
             for port in member.ports:
-                if not _is_free(port):
+                if not _is_free(member.host, port):
                     raise DevError(
                         f"port {port} is in use by another process, and {member.name} needs it: "
                         "end that process, or choose other ports with `up --port-base`"
@@ -215,7 +229,7 @@ class DevCluster:
         config = EtcdConfig(
             folder=self._folder / Role.ETCD,
             binary=binary,
-            host=HOST,
+            host=member.host,
             client_port=member.port,
             peer_port=member.second_port,
             fsync=fsync,
@@ -236,7 +250,7 @@ class DevCluster:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - the command line is ours.
-                command,
+                self._command_for(member.name, command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -362,7 +376,7 @@ class DevCluster:
                 settings = {
                     "broker.id": str(member.number),
                     "listeners": member.address,
-                    "link.listeners": f"{HOST}:{member.second_port}",
+                    "link.listeners": member.second_address,
                     "log.dirs": str(self._folder / member.name / "data"),
                     "etcd.endpoints": etcd,
                     **plan.broker_settings,
@@ -456,12 +470,13 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _is_free(port: int) -> bool:
+def _is_free(host: str, port: int) -> bool:
     with socket.socket() as probe:
         # As the services' own listeners: connections that still linger are not in the way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
+            probe.bind((host, port))
+        except OSError as error:
+            # Whether a port of another network is free shows when it is taken.
+            return error.errno == errno.EADDRNOTAVAIL
     return True

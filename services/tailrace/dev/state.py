@@ -58,11 +58,16 @@ class Member:
     port: int
     # A broker's port for other brokers, etcd's for other etcds.
     second_port: int = 0
+    host: str = HOST
     identity: ProcessIdentity | None = None
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def second_address(self) -> str:
+        return f"{self.host}:{self.second_port}"
 
     @property
     def ports(self) -> list[int]:

@@ -15,7 +15,7 @@ import pytest
 
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.processes import Life, ProcessIdentity, identify
-from tailrace.dev.state import DevError, lay_out, load, save
+from tailrace.dev.state import HOST, DevError, lay_out, load, save
 
 
 @pytest.fixture
@@ -113,6 +113,18 @@ async def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path) -> N
         with pytest.raises(DevError, match=f"port {port} is in use .* broker-1 .*--port-base"):
             await DevCluster(tmp_path).up(Plan(port_base=port))
     assert load(tmp_path) is None
+
+
+def test_processes_can_be_put_on_hosts_of_their_own(tmp_path: Path) -> None:
+    dev = DevCluster(tmp_path, hosts={"broker-2": "192.0.2.7"})
+    state = dev._planned(Plan(brokers=2, controllers=1))
+    assert state.member("broker-2").address.startswith("192.0.2.7:")
+    assert state.member("broker-1").address.startswith(HOST)
+    dev._write_configs(state, Plan())
+    config = (tmp_path / "broker-2" / "broker.properties").read_text()
+    assert "link.listeners=192.0.2.7:" in config
+    save(tmp_path, state)
+    assert load(tmp_path) == state
 
 
 async def test_a_missing_etcd_is_told_before_anything_starts(

@@ -1,0 +1,330 @@
+"""Does the steps of a plan to a running cluster, and undoes them; keeps a record of what was done.
+
+A process has one fault of its own at a time, and one each of its network, disk and clock; a step
+that finds its target taken, or that would not be safe now, is skipped, and the report says so.
+Processes that end unasked are started again, as an operator would, and told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration.cluster_harness import Cluster, listens
+from nemesis.machine import Machine
+from nemesis.plan import NETWORK, SHIMMED, Kind, Step
+from tailrace.dev.processes import Life
+from tailrace.dev.state import DevError, Role
+from tailrace.errors import TailraceError
+
+CALM_S = 120.0
+WIPE_WAITS_S = 30.0
+WATCH_S = 0.5
+EXIT_GRACE_S = 30.0
+
+
+class SkippedStep(Exception):
+    """This step cannot be done now."""
+
+
+@dataclass
+class Done:
+    """A step, and what came of it."""
+
+    step: Step
+    began_s: float
+    ended_s: float = 0.0
+    result: str = ""
+
+
+@dataclass
+class Injector:
+    """The hand that does it. Run `watch` beside it."""
+
+    cluster: Cluster
+    machine: Machine
+    topic: str
+    began: float = field(default_factory=time.monotonic)
+    done: list[Done] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+    calms_s: list[float] = field(default_factory=list)
+    _busy: set[str] = field(default_factory=set)
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _wiped: bool = False
+
+    async def run(self, steps: Iterable[Step]) -> None:
+        """Do the steps at their times, side by side; a calm waits for all before it."""
+        late_s = 0.0
+        async with asyncio.TaskGroup() as group:
+            running: set[asyncio.Task[None]] = set()
+            for step in steps:
+                await asyncio.sleep(max(step.at_s + late_s - self._now_s(), 0))
+                if step.kind is Kind.CALM:
+                    if running:
+                        await asyncio.wait(running)
+                    running.clear()
+                    await self._calm(step)
+                    late_s = max(self._now_s() - step.at_s, 0)
+                else:
+                    running.add(group.create_task(self._do(step)))
+
+    async def watch(self) -> None:
+        """Start again what ended without being asked to."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for member in self.cluster.dev.state.members:
+                if member.name in self._busy:
+                    continue
+                if self.cluster.dev.life(member) is Life.EXITED:
+                    words = self.cluster.dev.last_words(member.name)
+                    self.unasked.append(f"{self._now_s():.1f} s {member.name}: {words}")
+                    await self._start(member.name)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self.began
+
+    async def _do(self, step: Step) -> None:
+        done = Done(step, self._now_s())
+        self.done.append(done)
+        names = [] if step.kind is Kind.BOTH else step.target.split("|")
+        if step.kind is Kind.STORM:
+            names = self._names(Role.BROKER)
+        try:
+            if step.kind is Kind.BOTH:
+                names = await self._leader_and_controller()
+            async with self._taken([f"{_part(step.kind)}{name}" for name in names]):
+                result = await self._acts()[step.kind](step, *names)
+            done.result = result or "done"
+        except SkippedStep as error:
+            done.result = f"skipped: {error}"
+        except (DevError, TailraceError, OSError) as error:
+            done.result = f"failed: {type(error).__name__}: {error}"
+            self.problems.append(f"{step.kind} of {step.target}: {done.result}")
+        done.ended_s = self._now_s()
+
+    def _acts(self) -> dict[Kind, Callable[..., Awaitable[str | None]]]:
+        return {
+            Kind.KILL: self._kill,
+            Kind.BOTH: self._kill,
+            Kind.ETCD_KILL: self._kill,
+            Kind.TERM: self._terminate,
+            Kind.STOP: self._stop,
+            Kind.ETCD_STOP: self._stop,
+            Kind.STUTTER: self._stutter,
+            Kind.STORM: self._storm,
+            Kind.WIPE: self._wipe,
+            Kind.CUT: self._cut,
+            Kind.CUT_ONE_WAY: self._cut,
+            Kind.LOSS: self._cut,
+            Kind.FLAP: self._flap,
+            Kind.CUT_STORE: self._cut_store,
+            Kind.DISK_FULL: self._fill_disk,
+            Kind.DISK_SLOW: self._disturb,
+            Kind.CLOCK: self._disturb,
+        }
+
+    # Processes.
+
+    async def _kill(self, step: Step, *names: str) -> str:
+        await self.cluster.kill(*names)
+        await asyncio.sleep(step.seconds)
+        for name in names:
+            await self._start(name)
+        return ", ".join(names)
+
+    async def _terminate(self, step: Step, name: str) -> str:
+        began = time.monotonic()
+        await self.cluster.dev.signal(name, signal.SIGTERM)
+        took_s = await self._until_gone(name, began)
+        await asyncio.sleep(step.seconds)
+        await self._start(name)
+        return f"ended in {took_s:.1f} s"
+
+    async def _stop(self, step: Step, name: str) -> None:
+        await self.cluster.dev.signal(name, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(step.seconds)
+        finally:
+            await self.cluster.dev.signal(name, signal.SIGCONT)
+
+    async def _stutter(self, step: Step, name: str) -> None:
+        """As a machine that has too much to do, or a disk on which every call hangs a little."""
+        end = time.monotonic() + step.seconds
+        while time.monotonic() < end:
+            await self.cluster.dev.signal(name, signal.SIGSTOP)
+            await asyncio.sleep(0.15)
+            await self.cluster.dev.signal(name, signal.SIGCONT)
+            await asyncio.sleep(0.05)
+
+    async def _storm(self, step: Step, *names: str) -> str:
+        for number in range(2 * len(names)):
+            name = names[number % len(names)]
+            await self.cluster.kill(name)
+            await self._start(name)
+            await asyncio.sleep(step.seconds)
+        return f"{2 * len(names)} kills"
+
+    async def _wipe(self, step: Step, name: str) -> str:
+        """Only with a copy of all on every disk, and never two at a time."""
+        if self._wiped:
+            raise SkippedStep("another disk is being filled again")
+        self._wiped = True
+        if not await self._is_whole(WIPE_WAITS_S):
+            self._wiped = False
+            raise SkippedStep("not every replica is in sync")
+        await self.cluster.kill(name)
+        shutil.rmtree(self._folder(name) / "data")
+        await asyncio.sleep(step.seconds)
+        await self._start(name)
+        return "data folder removed"
+
+    # The network, the disk, the clock.
+
+    async def _cut(self, step: Step, one: str, other: str) -> None:
+        percent = step.amount if step.kind is Kind.LOSS else 100
+        await self._apart(one, other, step.seconds, step.kind is not Kind.CUT_ONE_WAY, percent)
+
+    async def _flap(self, step: Step, one: str, other: str) -> None:
+        end = time.monotonic() + step.seconds
+        while time.monotonic() < end:
+            await self._apart(one, other, 0.3, True, 100)
+            await asyncio.sleep(0.2)
+
+    async def _cut_store(self, step: Step, name: str) -> None:
+        await self._apart(name, Role.ETCD, step.seconds, True, 100)
+
+    async def _apart(
+        self, one: str, other: str, seconds: float, is_both_ways: bool, percent: int
+    ) -> None:
+        host = self.machine.hosts[other]
+        self.machine.cut(one, host, is_both_ways=is_both_ways, percent=percent)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.machine.mend(one, host, is_both_ways=is_both_ways, percent=percent)
+
+    async def _fill_disk(self, step: Step, name: str) -> str:
+        free = self.machine.fill_disk(self._folder(name))
+        try:
+            await asyncio.sleep(step.seconds)
+        finally:
+            self.machine.empty_disk(self._folder(name))
+        return f"{free >> 20} MiB filled"
+
+    async def _disturb(self, step: Step, name: str) -> str:
+        if step.kind is Kind.CLOCK:
+            self.machine.disturb(name, clock_ms=step.amount)
+            text = f"{step.amount / 60_000:+.1f} min"
+        else:
+            self.machine.disturb(name, sync_ms=step.amount, write_ms=step.amount // 50)
+            text = f"{step.amount} ms a sync, {step.amount // 50} ms a write"
+        try:
+            await asyncio.sleep(step.seconds)
+        finally:
+            self.machine.disturb(name)
+        return text
+
+    # Calm.
+
+    async def _calm(self, step: Step) -> None:
+        """Everything is healed: all must be well again within CALM_S."""
+        began = self._now_s()
+        self.machine.mend_all()
+        for member in self.cluster.dev.state.members:
+            if self.cluster.dev.life(member) is Life.EXITED:
+                await self._start(member.name)
+        well = await self._is_whole(CALM_S) and await self._all_listen(CALM_S)
+        took_s = self._now_s() - began
+        self.calms_s.append(took_s)
+        self._wiped = False
+        text = f"well after {took_s:.1f} s" if well else f"NOT WELL after {took_s:.0f} s"
+        self.done.append(Done(step, began, self._now_s(), text))
+        if not well:
+            self.problems.append(f"calm at {began:.0f} s: {text}: {await self._picture()}")
+
+    async def _is_whole(self, within_s: float) -> bool:
+        """Whether every partition has a leader and every replica is in sync, soon."""
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            with suppress(TailraceError):
+                topic = await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000)
+                if all(
+                    each.leader >= 0 and len(each.isr) == len(each.replicas)
+                    for each in topic.partitions
+                ):
+                    return True
+            await asyncio.sleep(0.2)
+        return False
+
+    async def _all_listen(self, within_s: float) -> bool:
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            deaf = [each for each in self.cluster.dev.state.members if not await listens(each)]
+            if not deaf:
+                return True
+            await asyncio.sleep(0.2)
+        return False
+
+    async def _picture(self) -> str:
+        try:
+            return str(await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000))
+        except TailraceError as error:
+            return str(error)
+
+    # Helpers.
+
+    @asynccontextmanager
+    async def _taken(self, names: list[str]) -> AsyncIterator[None]:
+        taken = [name for name in names if name in self._busy]
+        if taken:
+            raise SkippedStep(f"{', '.join(taken)} has another fault")
+        self._busy.update(names)
+        try:
+            yield
+        finally:
+            self._busy.difference_update(names)
+
+    async def _leader_and_controller(self) -> list[str]:
+        try:
+            return [
+                await self.cluster.leader(self.topic, 0),
+                await self.cluster.controller(),
+            ]
+        except TailraceError as error:
+            raise SkippedStep(f"nobody says who they are: {error}") from error
+
+    async def _start(self, name: str) -> None:
+        async with self._starting:
+            member = self.cluster.dev.state.member(name)
+            if self.cluster.dev.life(member) is Life.EXITED:
+                await self.cluster.dev.start(name)
+
+    async def _until_gone(self, name: str, began: float) -> float:
+        member = self.cluster.dev.state.member(name)
+        while self.cluster.dev.life(member) is not Life.EXITED:
+            if time.monotonic() - began > EXIT_GRACE_S:
+                self.problems.append(f"{name} did not end within {EXIT_GRACE_S:.0f} s of SIGTERM")
+                await self.cluster.dev.signal(name, signal.SIGKILL)
+                break
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    def _folder(self, name: str) -> Path:
+        return self.cluster.dev.folder / name
+
+    def _names(self, role: Role) -> list[str]:
+        return [each.name for each in self.cluster.dev.state.members if each.role is role]
+
+
+def _part(kind: Kind) -> str:
+    """What of a process is taken by a fault; the process itself: nothing more."""
+    if kind in NETWORK:
+        return "network of "
+    return f"{kind} of " if kind in SHIMMED or kind is Kind.DISK_FULL else ""
