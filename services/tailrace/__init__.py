@@ -1,4 +1,4 @@
-"""Tailrace, a replicated log: `from tailrace import Producer, Admin`.
+"""Tailrace, a replicated log: `from tailrace import Producer, Consumer, Admin`.
 
 The clients here block; `tailrace.aio` has those for asyncio. Nothing is imported before it is asked
 for: importing `tailrace` costs nothing.
@@ -11,19 +11,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tailrace.client.delivery import BatchMetadata, RecordMetadata
+    from tailrace.client.group_member import OffsetAndMetadata
+    from tailrace.client.records import ConsumerRecord
     from tailrace.client.sync import Admin, Producer
+    from tailrace.client.sync_consumer import Consumer
     from tailrace.errors import TailraceError
+    from tailrace.model import TopicPartition
 
 __version__ = "0.1.0"
 
-__all__ = ["Admin", "BatchMetadata", "Producer", "RecordMetadata", "TailraceError"]
+__all__ = [
+    "Admin",
+    "BatchMetadata",
+    "Consumer",
+    "ConsumerRecord",
+    "OffsetAndMetadata",
+    "Producer",
+    "RecordMetadata",
+    "TailraceError",
+    "TopicPartition",
+]
 
 _WHERE: Final = {
     "Admin": "tailrace.client.sync",
     "BatchMetadata": "tailrace.client.delivery",
+    "Consumer": "tailrace.client.sync_consumer",
+    "ConsumerRecord": "tailrace.client.records",
+    "OffsetAndMetadata": "tailrace.client.group_member",
     "Producer": "tailrace.client.sync",
     "RecordMetadata": "tailrace.client.delivery",
     "TailraceError": "tailrace.errors",
+    "TopicPartition": "tailrace.model",
 }
 
 

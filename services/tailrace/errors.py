@@ -484,6 +484,35 @@ class InvalidSessionTimeout(TailraceError):
     code = "INVALID_SESSION_TIMEOUT"
 
 
+class DeserializationFailed(TailraceError):
+    """A consumer's deserializer raised; the position stays before the record until a seek."""
+
+    code = "DESERIALIZATION_FAILED"
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        self.offset = offset
+        super().__init__(message)
+
+
+class NoOffset(TailraceError):
+    """The group has no committed offset for a partition, and `auto_offset_reset` is "none"."""
+
+    code = "NO_OFFSET"
+
+
+class WokenUp(TailraceError):
+    """Another thread called `wakeup`: the poll under way ends without records."""
+
+    code = "WOKEN_UP"
+    retriable = True
+
+
+class CommitFailed(TailraceError):
+    """The member's partitions may have been given to others: nothing was committed."""
+
+    code = "COMMIT_FAILED"
+
+
 def error_for(code: str, message: str) -> TailraceError:
     """The error that a code from the wire stands for, with the message that came along."""
     kind = _BY_CODE.get(code, TailraceError)

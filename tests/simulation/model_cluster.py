@@ -15,6 +15,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
+from simulation.model_coordinator import ModelCoordinators
 from tailrace.errors import (
     BatchTooLarge,
     FencedEpoch,
@@ -51,6 +52,7 @@ from tailrace.v1 import common_pb2, controller_pb2
 
 CONTROLLER_ID: Final = 100
 CLUSTER_ID: Final = "model"
+GROUP_SHARDS: Final = 50
 
 
 class Fate(Enum):
@@ -214,6 +216,7 @@ class ModelCluster:
         self._address = address
         self.brokers = {number: ModelBroker(self, number) for number in range(brokers)}
         self.controller = ModelController(self)
+        self.coordinators = ModelCoordinators(range(200, 202))
         self.partitions: dict[TopicPartition, ModelPartition] = {}
         self.configs: dict[str, dict[str, str]] = {}
         self.alive = dict.fromkeys(self.brokers, True)
@@ -238,9 +241,11 @@ class ModelCluster:
             )
         name = f"c{CONTROLLER_ID}"
         await self.controller.start(self._network_for(name), self._address.format(name=name))
+        await self.coordinators.start(self._network_for, self._address)
 
     async def stop(self) -> None:
         await self.tasks.close()
+        await self.coordinators.stop()
         servers = [*(broker.server for broker in self.brokers.values()), self.controller.server]
         for server in servers:
             if server is not None:
@@ -267,6 +272,14 @@ class ModelCluster:
             self.partitions.pop(partition).notify()
         self.tell()
 
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        old = self.get(topic)
+        for number in range(len([e for e in self.partitions if e.topic == topic]), partitions):
+            replicas = tuple((number + each) % len(self.brokers) for each in self.brokers)
+            partition = TopicPartition(topic, number)
+            self.partitions[partition] = ModelPartition(partition, old.topic_id, replicas)
+        self.tell()
+
     def get(self, topic: str, number: int = 0) -> ModelPartition:
         return self.partitions[TopicPartition(topic, number)]
 
@@ -278,6 +291,11 @@ class ModelCluster:
         partition.leader_epoch += 1
         partition.commit(partition.end)
         partition.notify()
+        self.tell()
+
+    def move_groups(self, owner: int) -> None:
+        """Another coordinator owns all groups."""
+        self.coordinators.move(owner)
         self.tell()
 
     def tell(self) -> None:
@@ -300,6 +318,13 @@ class ModelCluster:
             if self.controller.is_active
             else None,
             topics=[self.topic_metadata(topic) for topic in topics],
+            coordinators=[
+                _endpoint(number, each.address) for number, each in self.coordinators.all.items()
+            ],
+            group_shards=[
+                common_pb2.GroupShard(owner=self.coordinators.owner, epoch=self.coordinators.epoch)
+            ]
+            * GROUP_SHARDS,
         )
 
     def topic_metadata(self, topic: str) -> common_pb2.TopicMetadata:

@@ -9,7 +9,7 @@ import pytest
 
 import tailrace
 import tailrace.aio
-from tailrace.client import asynchronous, delivery, sync
+from tailrace.client import asynchronous, asynchronous_consumer, delivery, sync, sync_consumer
 from tailrace.errors import TailraceError
 
 
@@ -20,6 +20,8 @@ def test_the_names_lead_to_the_clients() -> None:
     assert tailrace.TailraceError is TailraceError
     assert tailrace.aio.Producer is asynchronous.Producer
     assert tailrace.aio.Admin is asynchronous.Admin
+    assert tailrace.Consumer is sync_consumer.Consumer
+    assert tailrace.aio.Consumer is asynchronous_consumer.Consumer
     for name in tailrace.__all__:
         assert getattr(tailrace, name) is not None
     with pytest.raises(AttributeError, match="Nonsense"):

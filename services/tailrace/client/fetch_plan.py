@@ -34,6 +34,8 @@ from tailrace.record.view import BatchView
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+UNDECIDED: Final = ""
+"""Where to begin will be said later."""
 NOWHERE: Final = -1
 RETRY_MIN_MS: Final = 20
 RETRY_MAX_MS: Final = 1_000
@@ -200,6 +202,7 @@ class FetchPlan:
         self._jitter = jitter
         self._tags = 0
         self._held_bytes = 0
+        self._paused: dict[TopicPartition, None] = {}
         self.readings: dict[TopicPartition, Reading] = {}
         self.arrivals: deque[Arrival] = deque()
         self.accounts: dict[int, Account] = {}
@@ -214,8 +217,13 @@ class FetchPlan:
     def remove(self, partition: TopicPartition) -> None:
         reading = self.readings.pop(partition, None)
         if reading is not None:
+            self._paused.pop(partition, None)
             self._detach(reading)
             self._drop(reading)
+
+    @property
+    def has_paused(self) -> bool:
+        return bool(self._paused)
 
     def seek(
         self,
@@ -241,11 +249,13 @@ class FetchPlan:
     def pause(self, reading: Reading) -> None:
         if not reading.is_paused:
             reading.is_paused = True
+            self._paused[reading.partition] = None
             self._detach(reading)
 
     def resume(self, reading: Reading) -> None:
         if reading.is_paused:
             reading.is_paused = False
+            self._paused.pop(reading.partition, None)
             self._held_bytes -= sum(each.size for each in reading.held)
             self.arrivals.extendleft(reversed(reading.held))
             reading.held.clear()
@@ -301,7 +311,7 @@ class FetchPlan:
         due_ms = reading.missing_since_ms + wait_ms
         if now_ms < due_ms:
             return due_ms
-        self._stop(reading, UnknownTopic(f"there is no topic {name!r}; create it first"))
+        self.stop(reading, UnknownTopic(f"there is no topic {name!r}; create it first"))
         return NEVER_MS
 
     def _is_meant(self, reading: Reading, topic_id: str, partitions: int) -> bool:
@@ -310,7 +320,7 @@ class FetchPlan:
         name, number = reading.partition.topic, reading.partition.partition
         reading.topic_id = reading.topic_id or topic_id
         if topic_id != reading.topic_id:
-            self._stop(
+            self.stop(
                 reading,
                 UnknownTopicId(
                     f"{name} was deleted and made anew: its id is {topic_id} now, "
@@ -318,7 +328,7 @@ class FetchPlan:
                 ),
             )
         elif not 0 <= number < partitions:
-            self._stop(
+            self.stop(
                 reading,
                 UnknownTopic(f"{name} has partitions 0 to {partitions - 1}, not {number}"),
             )
@@ -347,6 +357,7 @@ class FetchPlan:
         for reading in self.readings.values():
             if (
                 reading.arrived < 0
+                and reading.wanted in {EARLIEST, LATEST}
                 and not (reading.is_looking or reading.problem)
                 and reading.retry_ms == 0
                 and reading.topic_id
@@ -482,14 +493,14 @@ class FetchPlan:
         if isinstance(error, OffsetOutOfRange | Truncated | UnknownTopicId) or (
             is_corrupt and reading.corrupt_attempts >= CORRUPT_ATTEMPTS_MAX
         ):
-            self._stop(reading, error)
+            self.stop(reading, error)
             return
         self._detach(reading)
         reading.trouble = str(error)
         reading.failures += 1
         reading.retry_ms = now_ms + self._pause_ms(reading.failures)
 
-    def _stop(self, reading: Reading, error: TailraceError) -> None:
+    def stop(self, reading: Reading, error: TailraceError) -> None:
         """Tell the program, after what has arrived."""
         self._detach(reading)
         reading.problem = error
@@ -504,7 +515,7 @@ class FetchPlan:
     # Taking.
 
     def take(self) -> Arrival | None:
-        """The next in the line, None when it is empty; raises the problem that has its turn."""
+        """The next in the line (it may be a problem), None when it is empty."""
         while self.arrivals:
             arrival = self.arrivals.popleft()
             reading = arrival.reading
@@ -513,8 +524,6 @@ class FetchPlan:
             if reading.is_paused:
                 self.set_aside(arrival)
                 continue
-            if arrival.problem is not None:
-                raise arrival.problem
             if arrival.account is not None:
                 arrival.account.taken += arrival.size
             return arrival
@@ -524,7 +533,7 @@ class FetchPlan:
         """Give back what was taken and not used up: it comes first when its partition goes on."""
         if arrival.account is not None:
             arrival.account.taken -= arrival.size
-        if arrival.reading.is_paused:
+        if arrival.version == arrival.reading.version and arrival.reading.is_paused:
             arrival.reading.held.appendleft(arrival)
             self._held_bytes += arrival.size
         else:

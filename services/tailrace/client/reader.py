@@ -190,8 +190,11 @@ class PartitionReader:
 
     def _take(self) -> Fetched | None:
         arrival = self._plan.take()
-        if arrival is None or arrival.fetched is None:
+        if arrival is None:
             return None
+        if arrival.fetched is None:
+            assert arrival.problem is not None
+            raise arrival.problem
         header = arrival.fetched.header
         self._reading.position = header.next_offset
         self._reading.position_epoch = header.leader_epoch

@@ -134,7 +134,7 @@ class BatchView:
             offsets = (base_offset + delta for delta in deltas)
         else:
             offsets = range(base_offset + start, base_offset + start + columns.num_rows)
-        headers = _headers_of(columns) if self.header.has_headers else repeat(())
+        headers = headers_of(columns) if self.header.has_headers else repeat(())
         timestamps = cast("list[int]", columns.column("timestamp").to_pylist())
         keys = cast("list[bytes | None]", columns.column("key").to_pylist())
         values = cast("list[bytes | None]", columns.column("value").to_pylist())
@@ -145,7 +145,7 @@ class BatchView:
 _MAKE_RECORD: Final = partial(cast("Callable[..., Record]", tuple.__new__), Record)
 
 
-def _headers_of(columns: pa.RecordBatch) -> list[Headers]:
+def headers_of(columns: pa.RecordBatch) -> list[Headers]:
     """Return the headers of each row; flat lists cut up are faster than dicts made by Arrow."""
     lists = cast("pa.ListArray[pa.StructScalar]", columns.column("headers"))
     offsets = cast("list[int]", lists.offsets.to_pylist())

@@ -14,6 +14,8 @@ from simulation.loop import LoopClock, Process, SimLoop
 from simulation.model_cluster import ModelCluster
 from simulation.network import SimHost, SimNetwork
 from tailrace.client.admin import AdminCore
+from tailrace.client.consumer import ConsumerCore
+from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
@@ -47,6 +49,21 @@ class World:
             clock=self.clock,
             rng=self.rng,
             **options,
+        )
+
+    def consumer(self, *, host: SimHost | None = None, **settings: Any) -> ConsumerCore:
+        ports = {
+            name: settings.pop(name)
+            for name in ("key_deserializer", "value_deserializer", "interceptors")
+            if name in settings
+        }
+        return ConsumerCore(
+            self.cluster.bootstrap,
+            ConsumerSettings(**settings),
+            network=host or self.host,
+            clock=self.clock,
+            rng=self.rng,
+            **ports,
         )
 
     def reader(self, topic: str, number: int, offset: int | str, **options: Any) -> PartitionReader:
@@ -93,6 +110,7 @@ def simulate() -> Simulate:
             )
             await asyncio.wait_for(processes["client"].spawn("test", main(world)), 3_600)
             assert cluster.problems == []
+            assert cluster.coordinators.problems == []
 
         SimLoop(seed).run(outer)
 

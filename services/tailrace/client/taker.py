@@ -1,0 +1,180 @@
+"""Takes what has arrived out of the line, as records or as Arrow batches; keeps positions. Pure.
+
+A batch may be handed out in several polls: a position is always the offset of the first record that
+the program has not got. What an iteration took and did not hand out (`unread`) counts as not got.
+
+One thread takes at a time; it may be another one than that in which data arrives, as long as
+nothing is paused and `rows` is asked not to handle problems itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from tailrace.client.fetch_plan import Arrival, FetchPlan, Reading
+from tailrace.client.records import ConsumerRecord, rows_of, table_of
+from tailrace.client.serializers import Deserializer
+from tailrace.errors import DeserializationFailed, TailraceError
+from tailrace.model import TopicPartition
+
+OnTaken = Callable[[TopicPartition, int, int], None]
+OnProblem = Callable[[Reading, TailraceError], bool]
+
+
+class Taker:
+    """Hands out what a plan has gathered."""
+
+    def __init__(
+        self,
+        plan: FetchPlan,
+        *,
+        key: Deserializer | None,
+        value: Deserializer | None,
+        on_taken: OnTaken,
+        on_problem: OnProblem,
+    ) -> None:
+        self._plan = plan
+        self._key = key
+        self._value = value
+        self._on_taken = on_taken
+        # Whether a problem was dealt with, so that it need not be raised.
+        self._on_problem = on_problem
+        # The batch that is handed out at the moment.
+        self._current: Arrival | None = None
+        self._unread: deque[ConsumerRecord] = deque()
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether to take needs nothing but the line."""
+        return not self._unread and not self._plan.has_paused
+
+    def rows(self, limit: int, *, alone: bool = False) -> list[ConsumerRecord] | None:
+        """Up to so many records, None when there are none.
+
+        Raises the problem that has its turn, or gives None when it is not to be dealt with here.
+        """
+        if self._unread:
+            return [self._unread.popleft() for _ in range(min(limit, len(self._unread)))]
+        out: list[ConsumerRecord] = []
+        while len(out) < limit:
+            arrival = self._find(alone=alone or bool(out))
+            if arrival is None:
+                break
+            rows = self._opened(arrival)
+            at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
+            if not out and end - at == len(rows) and arrival.problem is None:
+                out = rows
+            elif end > at:
+                out += rows[at:end]
+            arrival.index = end
+            if end == at and arrival.problem is not None:
+                if self._is_held_up(arrival, alone=alone or bool(out)):
+                    break
+            else:
+                self._stand(arrival, rows)
+                self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
+        return out or None
+
+    def table(self, *, headers: bool) -> pa.RecordBatch | None:
+        """The next batch as columns, None when there is none; raises as `rows` does."""
+        while (arrival := self._find(alone=False)) is not None:
+            if arrival.fetched is None:
+                self._is_held_up(arrival, alone=False)
+                continue
+            reading = arrival.reading
+            found = table_of(arrival.fetched, reading.partition, reading.position, headers=headers)
+            reading.position = arrival.fetched.header.next_offset
+            reading.position_epoch = arrival.fetched.header.leader_epoch
+            if found is not None:
+                self._on_taken(reading.partition, found.num_rows, arrival.fetched.header.length)
+                return found
+        return None
+
+    def unread(self, records: list[ConsumerRecord]) -> None:
+        """Give records back that were taken and not handed out: they come first next time."""
+        self._unread.extendleft(reversed(records))
+
+    def next_unread(self) -> ConsumerRecord | None:
+        """The next of those that were given back."""
+        return self._unread.popleft() if self._unread else None
+
+    def positions(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Offset of the next record, and epoch of the last one, of each partition that has any."""
+        found = {
+            partition: (reading.position, reading.position_epoch)
+            for partition, reading in self._plan.readings.items()
+            if reading.position >= 0
+        }
+        for record in reversed(self._unread):
+            partition = TopicPartition(record.topic, record.partition)
+            if partition in found:
+                found[partition] = (record.offset, found[partition][1])
+        return found
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The program reads elsewhere: nothing that was taken counts any more."""
+        if self._unread:
+            self._unread = deque(
+                each
+                for each in self._unread
+                if (each.topic, each.partition) != (partition.topic, partition.partition)
+            )
+
+    # One batch.
+
+    def _find(self, *, alone: bool) -> Arrival | None:
+        """The batch that is being handed out, or the next one."""
+        arrival = self._current
+        if arrival is None:
+            arrival = self._plan.take()
+            if arrival is not None and arrival.fetched is None and alone:
+                # A problem: it waits for its turn, or for who may deal with it.
+                self._plan.arrivals.appendleft(arrival)
+                return None
+            return arrival
+        self._current = None
+        if arrival.version != arrival.reading.version:
+            return self._find(alone=alone)
+        if arrival.reading.is_paused:
+            self._plan.put_back(arrival)
+            return self._find(alone=alone)
+        return arrival
+
+    def _opened(self, arrival: Arrival) -> list[ConsumerRecord]:
+        """The rows of a batch, which are made once; a problem has none."""
+        if arrival.rows is None and arrival.fetched is not None:
+            reading = arrival.reading
+            arrival.rows, arrival.problem = rows_of(
+                arrival.fetched, reading.partition, reading.position, self._key, self._value
+            )
+        return arrival.rows or []
+
+    def _is_held_up(self, arrival: Arrival, *, alone: bool) -> bool:
+        """There is a problem here, and nothing before it: deal with it, raise it, or wait."""
+        if alone:
+            self._current = arrival
+            return True
+        assert arrival.problem is not None
+        if arrival.fetched is None and self._on_problem(arrival.reading, arrival.problem):
+            return False
+        if arrival.fetched is not None:
+            # A record that cannot be read stays in the way until the program seeks.
+            self._current = arrival
+        raise arrival.problem
+
+    def _stand(self, arrival: Arrival, rows: list[ConsumerRecord]) -> None:
+        """Note how far the program has got: to a record, to a problem, or behind the batch."""
+        reading, fetched = arrival.reading, arrival.fetched
+        assert fetched is not None
+        reading.position_epoch = fetched.header.leader_epoch
+        if arrival.index < len(rows):
+            self._current = arrival
+            reading.position = rows[arrival.index].offset
+        elif isinstance(arrival.problem, DeserializationFailed):
+            self._current = arrival
+            reading.position = arrival.problem.offset
+        else:
+            reading.position = fetched.header.next_offset

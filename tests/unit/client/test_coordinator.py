@@ -1,0 +1,72 @@
+"""Calls to the coordinator of a group, wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.client.coordinator import CoordinatorClient
+from tailrace.client.metadata import MetadataWatcher
+from tailrace.errors import NotCoordinator, RequestTimedOut
+from tailrace.runtime import Tasks
+from tailrace.transport import methods
+from tailrace.v1 import group_pb2 as pb
+
+
+def client_of(world: Any) -> tuple[CoordinatorClient, Tasks]:
+    metadata = MetadataWatcher(world.host, world.cluster.bootstrap, world.rng)
+    tasks = Tasks(lambda name, error: None)
+    tasks.spawn("metadata", metadata.run())
+    client = CoordinatorClient("g", metadata, network=world.host, clock=world.clock, rng=world.rng)
+    return client, tasks
+
+
+def test_the_call_waits_for_a_coordinator_and_follows_it(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        client, tasks = client_of(world)
+        with pytest.raises(NotCoordinator):
+            client.channel()
+        request = pb.FetchOffsetsRequest(group="g")
+        for owner in (200, 201, 200):
+            world.cluster.move_groups(owner)
+            answer = await client.call(methods.GROUP_FETCH_OFFSETS, request, timeout_ms=5_000)
+            assert answer.error == 0
+        await tasks.close()
+
+    simulate(main)
+
+
+def test_a_coordinator_that_reads_its_shard_is_waited_for(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        client, tasks = client_of(world)
+        world.cluster.coordinators.is_loading = True
+        request = pb.FetchOffsetsRequest(group="g")
+        with pytest.raises(RequestTimedOut, match="in a moment"):
+            await client.call(methods.GROUP_FETCH_OFFSETS, request, timeout_ms=2_000)
+        calling = asyncio.ensure_future(
+            client.call(methods.GROUP_FETCH_OFFSETS, request, timeout_ms=60_000)
+        )
+        await asyncio.sleep(3)
+        world.cluster.coordinators.is_loading = False
+        assert (await calling).error == 0
+        await tasks.close()
+
+    simulate(main)
+
+
+def test_a_coordinator_that_hangs_is_given_up_in_time(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        client, tasks = client_of(world)
+        await asyncio.sleep(1)
+        world.processes["g200"].pause()
+        before_ms = world.loop.now_ms
+        with pytest.raises(RequestTimedOut):
+            await client.call(
+                methods.GROUP_FETCH_OFFSETS, pb.FetchOffsetsRequest(group="g"), timeout_ms=3_000
+            )
+        assert world.loop.now_ms - before_ms < 5_000
+        await tasks.close()
+
+    simulate(main)
