@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import pyarrow as pa
 
@@ -49,6 +49,12 @@ GIVE_UP_COMMIT_TIMEOUT_MS: Final = 5_000
 _LOG: Final = logging.getLogger(__name__)
 
 
+class _Ports(TypedDict):
+    network: Network
+    clock: Clock
+    rng: Random
+
+
 class ConsumerCore:
     """A consumer on given ports. `tailrace.aio.Consumer` makes one on the real ones."""
 
@@ -71,19 +77,12 @@ class ConsumerCore:
         self._lifetime = Lifetime("consumer")
         self._tasks = Tasks(self._task_failed)
         self._news = asyncio.Event()
+        ports: _Ports = {"network": network, "clock": clock, "rng": rng}
         self._metadata = MetadataWatcher(network, bootstrap, rng, on_change=self._changed)
         self._fetcher = Fetcher(
             self._metadata,
-            FetchSettings(
-                bytes_max=settings.fetch_max_bytes,
-                partition_bytes=min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes),
-                min_bytes=settings.fetch_min_bytes,
-                max_wait_ms=settings.fetch_max_wait_ms,
-                topic_timeout_ms=settings.default_api_timeout_ms,
-            ),
-            network=network,
-            clock=clock,
-            rng=rng,
+            _fetch_settings(settings),
+            **ports,
             on_news=self._news.set,
             on_failure=self._task_failed,
         )
@@ -96,19 +95,13 @@ class ConsumerCore:
             on_problem=self._deal_with,
         )
         self._admin = AdminCore(
-            bootstrap,
-            network=network,
-            clock=clock,
-            rng=rng,
-            request_timeout_ms=settings.default_api_timeout_ms,
+            bootstrap, **ports, request_timeout_ms=settings.default_api_timeout_ms
         )
         self._member = (
             GroupMember(
                 settings,
                 self._metadata,
-                network=network,
-                clock=clock,
-                rng=rng,
+                **ports,
                 on_attention=self._needs_attention,
                 on_failure=self._task_failed,
             )
@@ -133,10 +126,7 @@ class ConsumerCore:
             settings.auto_offset_reset,
             on_found=self._positions_found,
         )
-        self._is_started = False
-        self._is_polling = False
-        self._is_woken = False
-        self._attention = False
+        self._is_started = self._is_polling = self._is_woken = self._attention = False
 
     # Beginning and end.
 
@@ -641,6 +631,16 @@ class ConsumerCore:
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._lifetime.fail(error if isinstance(error, TailraceError) else f"{name}: {error!r}")
         self._needs_attention()
+
+
+def _fetch_settings(settings: ConsumerSettings) -> FetchSettings:
+    return FetchSettings(
+        bytes_max=settings.fetch_max_bytes,
+        partition_bytes=min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes),
+        min_bytes=settings.fetch_min_bytes,
+        max_wait_ms=settings.fetch_max_wait_ms,
+        topic_timeout_ms=settings.default_api_timeout_ms,
+    )
 
 
 async def _without_group(offsets: Offsets, *, timeout_ms: int) -> None:
