@@ -257,27 +257,22 @@ class ModelCluster:
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         self.configs[topic] = config
-        for number in range(partitions):
-            replicas = tuple(
-                (number + each) % len(self.brokers) for each in range(len(self.brokers))
-            )
+        self._lay_out(topic, f"id-{topic}-{self.revision}", range(partitions))
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        there = len([each for each in self.partitions if each.topic == topic])
+        self._lay_out(topic, self.get(topic).topic_id, range(there, partitions))
+
+    def _lay_out(self, topic: str, topic_id: str, numbers: range) -> None:
+        for number in numbers:
+            replicas = tuple((number + each) % len(self.brokers) for each in self.brokers)
             partition = TopicPartition(topic, number)
-            self.partitions[partition] = ModelPartition(
-                partition, f"id-{topic}-{self.revision}", replicas
-            )
+            self.partitions[partition] = ModelPartition(partition, topic_id, replicas)
         self.tell()
 
     def delete(self, topic: str) -> None:
         for partition in [each for each in self.partitions if each.topic == topic]:
             self.partitions.pop(partition).notify()
-        self.tell()
-
-    def add_partitions(self, topic: str, partitions: int) -> None:
-        old = self.get(topic)
-        for number in range(len([e for e in self.partitions if e.topic == topic]), partitions):
-            replicas = tuple((number + each) % len(self.brokers) for each in self.brokers)
-            partition = TopicPartition(topic, number)
-            self.partitions[partition] = ModelPartition(partition, old.topic_id, replicas)
         self.tell()
 
     def get(self, topic: str, number: int = 0) -> ModelPartition:
