@@ -129,8 +129,8 @@ class Fetcher:
             stream = self._streams.get(broker)
             if stream is None:
                 stream = self._streams[broker] = _BrokerStream(broker)
-                self._tasks.spawn(f"fetch from broker {broker}", self._read(stream))
-            elif stream.is_open and self.plan.has_too_much(broker):
+                stream.task = self._tasks.spawn(f"fetch from broker {broker}", self._read(stream))
+            elif self.plan.has_too_much(broker):
                 stream.break_off()
             elif self.plan.is_changed(broker):
                 stream.wake.set()
@@ -144,12 +144,13 @@ class Fetcher:
         address = self._metadata.picture.brokers.get(broker, "")
         channel = self._network.channel(address)
         stream: _FetchStream = channel.open(methods.BROKER_FETCH)
-        mine.stream = stream
         mine.heard_ms = self._clock.monotonic_ms()
         tasks = Tasks(lambda _, __: stream.cancel())
         try:
             places = self.plan.opened(broker)
             mine.is_open = True
+            # It may be wanted no longer, or with another share.
+            self._due.set()
             await stream.send(self._request(broker, places, [], opening=True))
             tasks.spawn("tell the broker", self._tell(mine, stream))
             tasks.spawn("watch the broker", self._watch(mine, stream))
@@ -324,7 +325,7 @@ class _BrokerStream:
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
-        self.stream: _FetchStream | None = None
+        self.task: asyncio.Task[None] | None = None
         self.wake = asyncio.Event()
         self.heard_ms = 0
         self.spoke = False
@@ -333,9 +334,10 @@ class _BrokerStream:
 
     def break_off(self) -> None:
         """We end it ourselves: nothing is wrong with the broker."""
-        self.is_left = True
-        if self.stream is not None:
-            self.stream.cancel()
+        if self.task is not None and self.is_open and not self.is_left:
+            self.is_left = True
+            # Not the stream: one that is cancelled before gRPC has begun it may never say so.
+            self.task.cancel()
 
 
 class _MetadataView:

@@ -121,14 +121,14 @@ def test_a_seek_disturbs_no_other_partition(simulate: Any) -> None:
         async with Harness(world) as harness:
             harness.read("t", range(2))
             first = await harness.next()
-            stream = harness.fetcher._streams[1].stream
+            stream = harness.fetcher._streams[1].task
             reading = harness.plan.readings[TopicPartition("t", 0)]
             harness.plan.seek(reading, 40)
             harness.fetcher.poke()
             found = [await harness.next() for _ in range(60 - (first[0] == 1))]
             assert sorted(offset for number, offset in found if number == 0) == list(range(40, 50))
             assert [offset for number, offset in found if number == 1][-1] == 49
-            assert harness.fetcher._streams[1].stream is stream, "the stream went on"
+            assert harness.fetcher._streams[1].task is stream, "the stream went on"
 
     simulate(main)
 
@@ -170,5 +170,23 @@ def test_a_silent_leader_is_suspected_and_left(simulate: Any) -> None:
             cluster.move(cluster.get("t"), 1)
             fill(world, "t", 0, 1)
             assert await harness.next() == (0, 1)
+
+    simulate(main)
+
+
+def test_partitions_that_are_added_one_after_the_other_share_from_the_start(simulate: Any) -> None:
+    """The first stream is broken off in the moment it is opened: it had all the credit."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 3)
+        for number in range(3):
+            fill(world, "t", number, 5)
+        async with Harness(world, bytes_max=100_000) as harness:
+            for number in range(3):
+                harness.read("t", range(number, number + 1))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+            found = {await harness.next() for _ in range(15)}
+            assert len(found) == 15
 
     simulate(main)
