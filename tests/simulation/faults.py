@@ -83,6 +83,8 @@ class Nemesis:
         if not node.is_up or node.broker is None or node.broker.replicas is None:
             return False
         hosted = list(node.broker.replicas.hosted())
+        if node.broker.replicas.offline or node.files.sync_fault_is_armed:
+            return False
         for each in hosted:
             leaders = [
                 other.broker.replicas.get(each.partition)
@@ -93,7 +95,7 @@ class Nemesis:
             newest = max(current, key=lambda h: h.machine.leader_epoch, default=None)
             if newest is None or node.number not in newest.machine.isr:
                 return False
-        return bool(hosted)
+        return len(hosted) == self.run.partitions
 
 
 async def kill_broker(nemesis: Nemesis) -> None:
@@ -117,6 +119,28 @@ async def power_loss(nemesis: Nemesis) -> None:
         return
     node.kill(power_loss=True)
     await nemesis.last(0.5, 7.0)
+    node.start()
+
+
+async def rot(nemesis: Nemesis) -> None:
+    """A broker dies, and a bit of one of its logs is another when it comes back."""
+    node = nemesis.some_broker()
+    if not nemesis.may_lose_power(node):
+        return
+    node.kill()
+    files = node.files
+    paths = [
+        f"/data/{folder}/{name}"
+        for folder in (files.list("/data") if files.exists("/data") else ())
+        if files.is_folder(f"/data/{folder}")
+        for name in files.list(f"/data/{folder}")
+        if name.endswith(".log")
+    ]
+    sized = [path for path in paths if files.size(path)]
+    if sized:
+        path = nemesis.rng.choice(sized)
+        files.flip_bits(path, nemesis.rng.randrange(files.size(path)))
+    await nemesis.last(0.0, 2.0)
     node.start()
 
 
@@ -276,4 +300,5 @@ FAULTS: dict[Fault, int] = {
     etcd_trouble: 4,
     full_disk: 1,
     failing_sync: 2,
+    rot: 2,
 }

@@ -42,7 +42,7 @@ class Run:
         self.witness = (CompactedWitness if is_compacted else Witness)(self.cluster)
         self.sent: dict[bytes, list[bytes]] = {}
         self.failed = 0
-        self._partitions = partitions
+        self.partitions = partitions
         self._config = config
         self._producers = producers
         self._stopping = False
@@ -52,7 +52,7 @@ class Run:
         """Start, load, break, heal, and check."""
         cluster = self.cluster
         cluster.start_all()
-        await cluster.create_topic(TOPIC, partitions=self._partitions, config=self._config)
+        await cluster.create_topic(TOPIC, partitions=self.partitions, config=self._config)
         looking = self.loop.create_task(self._look())
         writers = [self._writer(number) for number in range(self._producers)]
         self.read_anew()
@@ -77,7 +77,7 @@ class Run:
         """Programs that know nothing yet read all partitions from the beginning."""
         self.readings = [
             Reading(self.cluster, self.witness, TopicPartition(TOPIC, number))
-            for number in range(self._partitions)
+            for number in range(self.partitions)
         ]
 
     def heal(self) -> None:
@@ -155,7 +155,7 @@ class Run:
     def is_settled_enough(self) -> bool:
         """Under load: every partition has a leader whose ISR is full."""
         wanted = len(self.cluster.brokers)
-        for number in range(self._partitions):
+        for number in range(self.partitions):
             partition = TopicPartition(TOPIC, number)
             isrs = [
                 len(hosted.machine.isr)
@@ -171,7 +171,7 @@ class Run:
         return True
 
     def _is_settled(self) -> bool:
-        for number in range(self._partitions):
+        for number in range(self.partitions):
             partition = TopicPartition(TOPIC, number)
             leaders = 0
             ends = set()

@@ -272,6 +272,10 @@ async def f15_bits_rot_on_a_follower(run: Run) -> None:
         path = f"{folder}/{name}"
         files.flip_bits(path, run.rng.randrange(files.size(path)))
     node.start()
+    if run.rng.random() < 0.7:
+        # What is left of it must not lead in the meantime.
+        await asyncio.sleep(run.rng.uniform(0.0, 0.3))
+        (await leader(run)).kill()
     await asyncio.sleep(5)
 
 

@@ -132,6 +132,7 @@ class Broker:
             say=self._say,
             live=self.live,
         )
+        replicas.doubt(report.opened)
         await self._listen(replicas, links)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())

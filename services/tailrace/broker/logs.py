@@ -6,19 +6,23 @@ them, that is, while this broker leads the partition or is named in its ISR or E
 is and every order for it is refused with the reason; the controller takes the broker out, and the
 order that says so mends the log. With `flush=ack` a replica has vouched only for what is on its
 disk, and only must not lead before it is mended.
+
+The same goes for a log of which something was cut off when it was opened after a crash: mostly that
+is an append that was never finished, but bytes that rotted look no different.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tailrace.broker.hosted import ReplicaOrder
 from tailrace.clock import Clock
 from tailrace.config import Flush
-from tailrace.errors import DamagedLog, TailraceError, error_for
+from tailrace.errors import DamagedLog, StorageError, TailraceError, error_for
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
+from tailrace.log.recovery import OpenReport
 from tailrace.model import BrokerId, TopicPartition
 from tailrace.runtime import Blocking
 
@@ -43,6 +47,7 @@ class ReplicaLogs:
         self._news = asyncio.Event()
         self.offline: dict[TopicPartition, TailraceError] = {}
         """Replicas that serve nothing until an order mends them, and why."""
+        self._doubted: dict[TopicPartition, str] = {}
 
     def gave_up(self, log: PartitionLog, error: TailraceError) -> None:
         """A log takes no more calls."""
@@ -59,12 +64,21 @@ class ReplicaLogs:
         except TimeoutError:
             pass
 
-    async def find(self, order: ReplicaOrder) -> PartitionLog:
+    def doubt(self, opened: Iterable[OpenReport]) -> None:
+        """What was cut off at the start may have been vouched for."""
+        for report in opened:
+            if report.cut:
+                self._doubted[report.partition] = "; ".join(report.cut)
+
+    async def find(self, order: ReplicaOrder, *, syncs_first: bool) -> PartitionLog:
         """The log for an order: found, mended or made; one of a former topic goes."""
         partition, manager = order.partition, self._manager
         now_ms = self._clock.wall_ms()
-        if partition in manager.logs or partition in manager.damaged:
+        if manager.holds(partition):
             if manager.topic_id(partition) == order.topic_id:
+                doubt = self._doubted.pop(partition, None)
+                if doubt is not None and not syncs_first:
+                    self.offline[partition] = _as_damage(partition, StorageError(doubt))
                 await self._mend(order, now_ms)
                 return manager.logs[partition]
             self._say(f"{partition}: removing the data of a former topic of this name")
@@ -75,6 +89,7 @@ class ReplicaLogs:
 
     async def delete(self, partition: TopicPartition) -> None:
         self.offline.pop(partition, None)
+        self._doubted.pop(partition, None)
         await self._blocking.run(lambda: self._manager.delete(partition))
 
     async def _mend(self, order: ReplicaOrder, now_ms: int) -> None:

@@ -44,6 +44,7 @@ from tailrace.errors import (
 )
 from tailrace.log.admission import BatchResult
 from tailrace.log.manager import LogManager
+from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
 from tailrace.model import (
     BrokerId,
@@ -195,6 +196,10 @@ class Replicas:
         """Replicas that serve nothing, and why."""
         return self._logs.offline
 
+    def doubt(self, opened: Iterable[OpenReport]) -> None:
+        """Tell how the logs were found at the start."""
+        self._logs.doubt(opened)
+
     async def news(self, *, timeout_ms: int) -> None:
         """Wait for another replica to go out of service, or for so long."""
         await self._logs.news(timeout_ms=timeout_ms)
@@ -233,7 +238,7 @@ class Replicas:
                 self._handle(hosted, Stopped())
                 self._unfollow(hosted)
                 del self._hosted[partition]
-            if delete and partition in self._manager.logs:
+            if delete and self._manager.holds(partition):
                 stored = self._manager.topic_id(partition)
                 if not topic_id or stored == topic_id:
                     await self._logs.delete(partition)
@@ -378,7 +383,7 @@ class Replicas:
             self._handle(hosted, Stopped())
             self._unfollow(hosted)
             del self._hosted[order.partition]
-        log = await self._logs.find(order)
+        log = await self._logs.find(order, syncs_first=topic.syncs_first)
         log.config = topic.log
         machine = PartitionReplica(
             order.partition,

@@ -384,6 +384,10 @@ class LogManager:
         log, _ = self._open_log(folder, partition, now_ms)
         return log
 
+    def holds(self, partition: TopicPartition) -> bool:
+        """Whether there is a log, be it that it is damaged or could not be opened again."""
+        return partition in self._folder_of
+
     def topic_id(self, partition: TopicPartition) -> TopicId | None:
         path = f"{self._folder_of[partition].path}/{partition}/{PARTITION_METADATA.file_name}"
         metadata = read_or_none(self._files, path, PARTITION_METADATA)

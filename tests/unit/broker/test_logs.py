@@ -95,6 +95,48 @@ async def test_damage_that_is_found_at_the_start_is_not_repaired_while_in_sync(t
     await trio.until(lambda: trio.ends() == [3, 3, 3])
 
 
+async def start_with_rot_above_the_recovery_point(trio: Trio, config: dict[str, str]) -> None:
+    """Broker 2 is in sync; one of its last batches is bad when it comes back."""
+    await trio.start()
+    await trio.lead(0, 0, config=config)
+    await trio.produce()
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+    segment = trio.hosted(2).log.segments[0]
+    trio.processes[2].kill()
+    trio.files[2].crash(power_loss=False)
+    trio.files[2].flip_bits(segment.path, segment.size - 1)
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+
+
+@simulate
+async def test_f15_one_that_was_cut_at_its_start_may_not_lead_until_it_is_out_of_the_isr(
+    trio: Trio,
+) -> None:
+    await start_with_rot_above_the_recovery_point(trio, {})
+    assert refusals((await trio.lead(2, 1, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(0, 2, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(0, 3, isr=(0, 1)))[2]) == []
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+
+
+@simulate
+async def test_f15_with_flush_ack_nothing_above_the_recovery_point_counts(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0, config=ACK)
+    await trio.produce()
+    path = trio.hosted(2).log.segments[0].path
+    trio.processes[2].kill()
+    trio.files[2].crash(power_loss=False)
+    # As an append that was never finished.
+    file = trio.files[2].open(path)
+    file.write_at(file.size(), [b"torn"])
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    assert refusals((await trio.lead(2, 1, config=ACK))[2]) == []
+    assert not (await trio.produce(to=2)).error
+
+
 @simulate
 async def test_a_follower_whose_log_fails_is_out_of_service_too(trio: Trio) -> None:
     await trio.start(flush_interval_ms=1_000, checkpoint_interval_ms=500)
@@ -108,6 +150,28 @@ async def test_a_follower_whose_log_fails_is_out_of_service_too(trio: Trio) -> N
     assert not trio.replicas(2).offline
     await trio.produce()
     await trio.until(lambda: trio.ends() == [3, 3, 3])
+
+
+@simulate
+async def test_one_that_cannot_be_opened_anew_is_tried_again(trio: Trio) -> None:
+    await lead_and_fail(trio, {})
+    trio.files[0].disk_bytes_max = 1
+    for _ in range(2):
+        assert refusals((await trio.lead(1, 1, isr=(1, 2), to=(0,)))[0]) == ["STORAGE_ERROR"]
+        assert list(trio.replicas(0).offline) == [T0]
+    trio.files[0].disk_bytes_max = None
+    assert refusals((await trio.lead(1, 1, isr=(1, 2)))[0]) == []
+    await trio.until(lambda: trio.ends() == [6, 6, 6])
+
+
+@simulate
+async def test_one_that_could_not_be_opened_anew_can_be_deleted(trio: Trio) -> None:
+    await lead_and_fail(trio, {})
+    trio.files[0].disk_bytes_max = 1
+    await trio.lead(1, 1, isr=(1, 2), to=(0,))
+    trio.files[0].disk_bytes_max = None
+    await trio.replicas(0).stop(T0, "", delete=True)
+    assert not any("t-0" in name for name in trio.files[0].list("/data"))
 
 
 @simulate
