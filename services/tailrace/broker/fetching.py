@@ -14,6 +14,7 @@ from typing import Final
 
 from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.log_reads import LogReads, is_cold
 from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
@@ -29,7 +30,6 @@ from tailrace.errors import (
     UnknownEpoch,
     Unreachable,
 )
-from tailrace.log.segment import Slice
 from tailrace.model import LeaderEpoch, TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Blocking, Tasks
@@ -40,8 +40,6 @@ from tailrace.v1 import broker_pb2 as pb
 
 DEFAULT_MAX_WAIT_MS: Final = 500
 DEFAULT_PARTITION_BYTES: Final = 1 << 20
-# What is further from the end of the log than this is read off the loop: it may not be in memory.
-COLD_DISTANCE_BYTES: Final = 64 << 20
 
 
 class FetchService:
@@ -59,7 +57,7 @@ class FetchService:
     ) -> None:
         self.settings = settings
         self.replicas = replicas
-        self.blocking = blocking
+        self.reads = LogReads(blocking, cold_reads_max=settings.fetch_cold_reads_max)
         self.clock = clock
         self.quotas = quotas
         self.sluice = Sluice(settings.fetch_bytes_max, clock)
@@ -91,7 +89,7 @@ class _FetchStream:
     def __init__(self, service: FetchService, client: ClientStream) -> None:
         self._settings = service.settings
         self._replicas = service.replicas
-        self._blocking = service.blocking
+        self._reads = service.reads
         self._clock = service.clock
         self._quotas = service.quotas
         self._sluice = service.sluice
@@ -247,17 +245,15 @@ class _FetchStream:
         return found >= self._min_bytes
 
     def _available(self, reading: _Reading) -> int:
+        log, high_watermark = reading.hosted.log, reading.hosted.machine.high_watermark
+        if is_cold(log, reading.offset):
+            # There is so much before the end that it would be idle to look how much.
+            return self._min_bytes
         try:
-            piece = self._locate(reading, reading.bytes_max)
+            piece = log.locate(reading.offset, bytes_max=reading.bytes_max, up_to=high_watermark)
         except TailraceError:
             return self._min_bytes
         return piece.size if piece is not None else 0
-
-    def _locate(self, reading: _Reading, bytes_max: int) -> Slice | None:
-        hosted = reading.hosted
-        return hosted.log.locate(
-            reading.offset, bytes_max=bytes_max, up_to=hosted.machine.high_watermark
-        )
 
     async def _gather(self, response: FetchResponse, *, tell_all: bool) -> None:
         """Read what is new, within the credit and the size of a response."""
@@ -290,10 +286,12 @@ class _FetchStream:
         high_watermark, epoch = machine.high_watermark, machine.leader_epoch
         data = b""
         if reading.offset < high_watermark:
-            piece = self._locate(reading, min(reading.bytes_max, room))
-            if piece is not None:
-                data = await self._bytes_of(hosted, piece)
-                reading.offset = piece.next_offset
+            found = await self._reads.read(
+                log, reading.offset, bytes_max=min(reading.bytes_max, room), up_to=high_watermark
+            )
+            if found is not None:
+                data = found.data
+                reading.offset = found.piece.next_offset
                 if reading.offset < high_watermark:
                     self.mark(partition)
         response.partitions.append(
@@ -308,16 +306,6 @@ class _FetchStream:
             )
         )
         return len(data)
-
-    async def _bytes_of(self, hosted: Hosted, piece: Slice) -> bytes:
-        storage, active = hosted.log.storage, hosted.log.segments[-1]
-
-        def read() -> bytes:
-            with storage.cache.use(piece.path) as file:
-                return file.read_at(piece.position, piece.size)
-
-        is_warm = piece.path == active.path and active.size - piece.position < COLD_DISTANCE_BYTES
-        return read() if is_warm else await self._blocking.run(read)
 
 
 def _check_epoch(hosted: Hosted, wanted: int) -> None:

@@ -287,6 +287,12 @@ _BROKER: Final = (
         "bytes that were read for clients and that they have not taken yet, over all connections",
     ),
     _Own(
+        "fetch.cold.reads.max",
+        "fetch_cold_reads_max",
+        _Whole(),
+        "reads at a time, for clients, of what may have to come from the disk",
+    ),
+    _Own(
         "quota.producer.default",
         "quota_producer_default",
         _Rate(),

@@ -24,7 +24,6 @@ from typing import NamedTuple, Protocol
 from tailrace.config import UNLIMITED, LogConfig
 from tailrace.epochs import EpochEnd, EpochHistory
 from tailrace.errors import (
-    BatchFault,
     CorruptBatch,
     InvariantViolation,
     LogClosed,
@@ -213,12 +212,12 @@ class PartitionLog:
             raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
         if offset >= limit:
             return None
-        segment = self.segments[bisect_right(self._bases, offset) - 1]
-        found = segment.locate(offset, up_to=limit, bytes_max=bytes_max, min_one=min_one)
-        if found.size == 0 and found.position >= segment.size:
-            # Whoever took this for the end of the log would wait here for ever.
-            raise CorruptBatch(BatchFault.CUT_SHORT, f"{segment.path} ends before {offset}")
-        return found if found.size else None
+        segment = self.segment_at(offset)
+        return segment.find(offset, up_to=limit, bytes_max=bytes_max, min_one=min_one)
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment that holds an offset, or the active one."""
+        return self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
 
     def read(
         self, offset: int, *, bytes_max: int, up_to: int | None = None, min_one: bool = True

@@ -95,6 +95,8 @@ class Storage:
     failed_syncs: dict[str, int] = field(default_factory=dict)
     # Gives each file that a compaction writes a name of its own.
     cleaned_numbers: Iterator[int] = field(default_factory=count)
+    # Tells the segments of one name apart.
+    segment_numbers: Iterator[int] = field(default_factory=count)
 
 
 class Slice(NamedTuple):
@@ -120,6 +122,7 @@ class Segment:
         "_edges",
         "_index",
         "_index_interval_bytes",
+        "_index_key",
         "_max_timestamp_ms",
         "_saved_entries",
         "_storage",
@@ -155,6 +158,9 @@ class Segment:
         self.folder = folder
         self.base_offset = base_offset
         self.path = f"{folder}/{segment_name(base_offset, LOG_SUFFIX)}"
+        # Not by its path alone: a thread that still reads a segment which was replaced must not
+        # leave the old index behind for the new one.
+        self._index_key = f"{self.path} {next(storage.segment_numbers)}"
         self.next_offset = next_offset
         self.size = size
 
@@ -183,12 +189,12 @@ class Segment:
         """The index, from memory, from the cache, from its files, or rebuilt from the batches."""
         if self._index is not None:
             return self._index
-        index = self._storage.indexes.get(self.path)
+        index = self._storage.indexes.get(self._index_key)
         if index is None:
             index = self.load_index()
             if index is None or index.covered_bytes != self.size:
                 index = self.rebuild_index()
-            self._storage.indexes.put(self.path, index)
+            self._storage.indexes.put(self._index_key, index)
         return index
 
     @property
@@ -267,7 +273,7 @@ class Segment:
         if position and not self._starts_at(position, self.base_offset + relative):
             index, relative, position = SegmentIndex(), 0, 0
         index.truncate_to(position=position, relative_offset=relative)
-        self._storage.indexes.drop(self.path)
+        self._storage.indexes.drop(self._index_key)
         self._index = index
         self._max_timestamp_ms = index.max_timestamp_ms
         self._bytes_since_entry = self._index_interval_bytes
@@ -294,14 +300,14 @@ class Segment:
         if self._index is None:
             self._index = self.index
             self._created_ms = None
-            self._storage.indexes.drop(self.path)
+            self._storage.indexes.drop(self._index_key)
         return self._index
 
     def release_index(self) -> None:
         """Hand the index to the shared cache: the segment is no longer written."""
         if self._index is not None:
             self._created_ms = self._index.created_ms
-            self._storage.indexes.put(self.path, self._index)
+            self._storage.indexes.put(self._index_key, self._index)
             self._index = None
 
     def save_index(self, *, final: bool = False) -> None:
@@ -426,6 +432,14 @@ class Segment:
                 return at, header.base_offset
         return self.size, self.next_offset
 
+    def find(self, offset: int, *, up_to: int, bytes_max: int, min_one: bool) -> Slice | None:
+        """As `locate`, None when no batch fits; the file must reach as far as the offset."""
+        found = self.locate(offset, up_to=up_to, bytes_max=bytes_max, min_one=min_one)
+        if found.size == 0 and found.position >= self.size:
+            # Whoever took this for the end of the log would wait here for ever.
+            raise CorruptBatch(BatchFault.CUT_SHORT, f"{self.path} ends before {offset}")
+        return found if found.size else None
+
     def locate(self, offset: int, *, up_to: int, bytes_max: int, min_one: bool) -> Slice:
         """The whole batches from `offset` on and below `up_to` that fit into `bytes_max`."""
         start, base = self._find(offset)
@@ -500,7 +514,7 @@ class Segment:
 
     def forget(self) -> None:
         """Drop what the caches hold of this segment."""
-        self._storage.indexes.drop(self.path)
+        self._storage.indexes.drop(self._index_key)
         self._storage.cache.forget(self.path)
 
     def sync(self) -> None:

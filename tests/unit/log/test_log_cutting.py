@@ -444,7 +444,7 @@ def test_damage_found_while_cutting_stops_the_log(bench: LogBench, disk: SimFile
     for position in (3, 400 + 3):
         disk.flip_bits(path, position)
     log.segments[0].release_index()
-    bench.storage.indexes.drop(path)
+    log.segments[0].forget()
     with pytest.raises(StorageError, match="corrupt batch"):
         log.truncate_to(8, now_ms=NOW_MS)
     with pytest.raises(LogClosed, match="reopen it"):

@@ -1,0 +1,97 @@
+"""Reads of logs for clients and followers: what may not be in memory is read off the loop.
+
+The end of a log, where most readers are, was written a moment ago and is in the page cache: it is
+read at once. What lies further back may have to come from the disk, and everybody else on the loop
+would wait for that. So it is found and read by the blocking threads, a few at a time
+(`fetch.cold.reads.max`), so that syncs find a thread too; who reads much waits in line for nobody
+but others who read much.
+
+While a thread reads, the owner of the log may put a compacted segment in the place of the one that
+is read, or remove it. Then what was read is thrown away and it is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from tailrace.errors import OffsetOutOfRange, StorageError
+from tailrace.log.log import PartitionLog
+from tailrace.log.segment import Segment, Slice
+from tailrace.runtime import Blocking
+
+# What is further from the end of the log than this may not be in memory.
+COLD_DISTANCE_BYTES: Final = 64 << 20
+# A segment is replaced once in a while; one that is replaced again and again is something else.
+TRIES_MAX: Final = 5
+
+
+class LogRead(NamedTuple):
+    """Whole batches, and where they are."""
+
+    piece: Slice
+    data: bytes
+
+
+class LogReads:
+    """All reads of one broker's logs that may have to wait for the disk."""
+
+    def __init__(self, blocking: Blocking, *, cold_reads_max: int) -> None:
+        self._blocking = blocking
+        self._turns = asyncio.Semaphore(cold_reads_max)
+        self.cold_reads = 0
+
+    async def read(
+        self, log: PartitionLog, offset: int, *, bytes_max: int, up_to: int
+    ) -> LogRead | None:
+        """What `log.locate` finds, and its bytes; None when there is nothing yet."""
+        if not is_cold(log, offset):
+            piece = log.locate(offset, bytes_max=bytes_max, up_to=up_to)
+            return None if piece is None else _read(log.segment_at(offset), piece)
+        for _ in range(TRIES_MAX):
+            if offset < log.log_start:
+                raise OffsetOutOfRange(offset, log_start=log.log_start, log_end=log.log_end)
+            segment = log.segment_at(offset)
+            if segment is log.segments[-1]:
+                # It grows under the loop's hand; its index is in memory, so this waits for nothing.
+                piece = log.locate(offset, bytes_max=bytes_max, up_to=up_to)
+            else:
+                piece = None
+            limit = min(up_to, log.log_end)
+            try:
+                found = await self._read_cold(segment, piece, offset, bytes_max, limit)
+            except OSError:
+                if log.segment_at(offset) is segment:
+                    raise
+                continue
+            if log.segment_at(offset) is segment:
+                return found
+        raise StorageError(f"{log.partition}: offset {offset} moves faster than it can be read")
+
+    async def _read_cold(
+        self, segment: Segment, piece: Slice | None, offset: int, bytes_max: int, up_to: int
+    ) -> LogRead | None:
+        def read() -> LogRead | None:
+            found = piece or segment.find(offset, up_to=up_to, bytes_max=bytes_max, min_one=True)
+            return None if found is None else _read(segment, found)
+
+        async with self._turns:
+            self.cold_reads += 1
+            return await self._blocking.run(read)
+
+
+def _read(segment: Segment, piece: Slice) -> LogRead:
+    return LogRead(piece, segment.read(piece.position, piece.size))
+
+
+def is_cold(log: PartitionLog, offset: int) -> bool:
+    """Whether reading from an offset on may have to wait for the disk. Itself it never does."""
+    active = log.segments[-1]
+    if offset < log.log_start or offset >= log.log_end:
+        return False
+    if offset < active.base_offset:
+        return True
+    if active.size < COLD_DISTANCE_BYTES:
+        return False
+    _, position = active.index.floor(offset - active.base_offset)
+    return active.size - position >= COLD_DISTANCE_BYTES

@@ -1,0 +1,141 @@
+"""Reads that may wait for the disk: off the loop, a few at a time, never of the wrong file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from simulation.compaction_model import compact_once, keyed
+from simulation.log_bench import LogBench, append
+from simulation.storage import SimFiles
+from tailrace.broker import log_reads
+from tailrace.broker.log_reads import TRIES_MAX, LogReads, is_cold
+from tailrace.config import LogConfig
+from tailrace.errors import OffsetOutOfRange, StorageError
+from tailrace.log.log import PartitionLog
+from tailrace.record.view import BatchView
+
+T = TypeVar("T")
+
+
+class SlowBlocking:
+    """Does the work when it is told to; something else can happen before and after."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+        self.running = 0
+        self.most = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        try:
+            self.before()
+            result = work()
+            self.after()
+            return result
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def log() -> PartitionLog:
+    """Segments of a few batches each; keys come again and again."""
+    log = LogBench(SimFiles(1), LogConfig(segment_bytes=1024)).open()
+    for number in range(30):
+        append(log, keyed((f"k{number % 4}", f"{number}"), (f"k{number % 3}", f"{number}")))
+    log.flush()
+    return log
+
+
+async def read(reads: LogReads, log: PartitionLog, offset: int) -> list[int]:
+    found = await reads.read(log, offset, bytes_max=500, up_to=log.log_end)
+    assert found is not None
+    assert found.piece.base_offset <= offset < found.piece.next_offset
+    view = BatchView(found.data)
+    view.verify()
+    return [each.offset for each in view.records()]
+
+
+async def test_the_end_of_a_log_is_read_at_once(log: PartitionLog) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    assert await read(reads, log, 58) == [58, 59]
+    assert (blocking.most, reads.cold_reads) == (0, 0)
+    assert await reads.read(log, 60, bytes_max=500, up_to=60) is None
+    assert await read(reads, log, 0) == [0, 1]
+    assert (blocking.most, reads.cold_reads) == (1, 1)
+
+
+async def test_what_is_far_from_the_end_of_the_active_segment_is_cold_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogBench(SimFiles(1), LogConfig(index_interval_bytes=0)).open()
+    for number in range(30):
+        append(log, keyed(("k", f"{number}")))
+    assert not is_cold(log, 0)
+    monkeypatch.setattr(log_reads, "COLD_DISTANCE_BYTES", log.size_bytes // 2)
+    assert [is_cold(log, offset) for offset in (0, 14, 16, 29, 30)] == [True, True] + [False] * 3
+    reads = LogReads(SlowBlocking(), cold_reads_max=1)
+    assert await read(reads, log, 3) == [3]
+    assert reads.cold_reads == 1
+
+
+async def test_a_few_at_a_time(log: PartitionLog) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=3)
+    found = await asyncio.gather(*(read(reads, log, offset) for offset in range(40)))
+    assert [first for first, _ in found] == [offset - offset % 2 for offset in range(40)]
+    assert blocking.most == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_segment_that_is_compacted_meanwhile_is_read_anew(
+    log: PartitionLog, when: str
+) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    replaced: list[object] = []
+
+    def compact() -> None:
+        if not replaced:
+            replaced.append(compact_once(log))
+
+    setattr(blocking, when, compact)
+    await read(reads, log, 20)
+    assert replaced
+    assert reads.cold_reads == 2
+    # Nobody was left with the index of the old segment.
+    for offset in range(0, log.log_end, 5):
+        await read(reads, log, offset)
+
+
+async def test_a_segment_that_is_removed_meanwhile_is_out_of_range(log: PartitionLog) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    blocking.before = lambda: log.advance_log_start(30)
+    with pytest.raises(OffsetOutOfRange):
+        await read(reads, log, 0)
+
+
+async def test_a_file_that_is_gone_for_no_reason_is_an_error(log: PartitionLog) -> None:
+    reads = LogReads(SlowBlocking(), cold_reads_max=1)
+    segment = log.segments[0]
+    log.storage.files.remove(segment.path)
+    segment.forget()
+    with pytest.raises(FileNotFoundError):
+        await read(reads, log, 0)
+
+
+async def test_it_is_not_tried_for_ever(log: PartitionLog) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    blocking.after = lambda: compact_once(log, now_ms=reads.cold_reads)
+    with pytest.raises(StorageError, match="moves faster"):
+        await read(reads, log, 0)
+    assert reads.cold_reads == TRIES_MAX
