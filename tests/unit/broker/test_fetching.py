@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from simulation.loop import InlineBlocking
 from tailrace.errors import Unreachable
 from tailrace.transport.envelopes import FetchResponse, PartitionFetched
 from tailrace.transport.rpc import Stream
@@ -342,3 +343,37 @@ async def test_a_reader_above_its_quota_is_told_and_waits(trio: Trio) -> None:
             end = max(end, next_offset(each.batches))
     assert throttled >= 5
     assert 5_000 <= trio.loop.now_ms - begun_ms <= 9_000
+
+
+@simulate
+async def test_a_reader_of_a_slow_disk_does_not_slow_producers_f39(trio: Trio) -> None:
+    """What is read from the disk waits for it; nobody else does."""
+    await lead_alone(trio, fetch_cold_reads_max=2)
+    for _ in range(20):
+        await trio.produce()
+        trio.hosted(0).log.roll()
+    blocking = trio.brokers[0]._blocking
+    assert isinstance(blocking, InlineBlocking)
+    blocking.delay_us = (300_000, 400_000)
+    streams = [trio.fetching() for _ in range(4)]
+    for stream in streams:
+        await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH, max_wait_ms=100))
+    began_ms = trio.loop.now_ms
+
+    async def read(stream: Fetching) -> int:
+        end = 0
+        while end < 60:
+            end = next_offset((await one(stream)).batches)
+        return trio.loop.now_ms - began_ms
+
+    readers = [trio.loop.create_task(read(stream), name="read") for stream in streams]
+    waits: list[int] = []
+    while not all(reader.done() for reader in readers):
+        before_ms = trio.loop.now_ms
+        assert not (await trio.produce()).error
+        waits.append(trio.loop.now_ms - before_ms)
+        await asyncio.sleep(0.1)
+    assert len(waits) > 20
+    assert max(waits) < 100
+    # Twenty segments each, two of the four readers at a time: none came from the loop.
+    assert min(reader.result() for reader in readers) > 20 * 300 * 1.5
