@@ -18,7 +18,7 @@ cluster_app = typer.Typer(name="cluster", help="Look at the cluster.", no_args_i
 
 _CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
 
-_Bootstrap = Annotated[
+Bootstrap = Annotated[
     str | None,
     typer.Option(
         "--bootstrap",
@@ -28,8 +28,8 @@ _Bootstrap = Annotated[
         show_default=False,
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-_Timeout = Annotated[
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this long.")
 ]
 _Settings = Annotated[
@@ -45,7 +45,7 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return topic_names(ctx.params.get("bootstrap"), incomplete)
 
 
-_Topic = Annotated[
+Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Its name.", autocompletion=complete_topics)
 ]
 
@@ -68,9 +68,9 @@ def create_topic(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be made.")
     ] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
 ) -> None:
     """Make a topic, and wait until its partitions have leaders."""
     from tailrace.cli import topics  # noqa: PLC0415
@@ -88,7 +88,7 @@ def create_topic(
 
 @topics_app.command("list", epilog=_CODES)
 def list_topics(
-    bootstrap: _Bootstrap = None, timeout: _Timeout = 15.0, as_json: _Json = False
+    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
 ) -> None:
     """List the topics and how they are."""
     from tailrace.cli import topics  # noqa: PLC0415
@@ -107,9 +107,9 @@ def describe_topics(
     unhealthy: Annotated[
         bool, typer.Option("--unhealthy", help="Only partitions with something wrong.")
     ] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
 ) -> None:
     """Show leaders, replicas and health of topics.
 
@@ -125,9 +125,9 @@ def describe_topics(
 def delete_topics(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC…", autocompletion=complete_topics)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
 ) -> None:
     """Delete topics and their records. Asks first when a person is at the terminal."""
     from tailrace.cli import topics  # noqa: PLC0415
@@ -137,7 +137,7 @@ def delete_topics(
 
 @cluster_app.command("describe", epilog=_CODES)
 def describe_cluster(
-    bootstrap: _Bootstrap = None, timeout: _Timeout = 15.0, as_json: _Json = False
+    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
 ) -> None:
     """Show brokers, the active controller, and what is wrong with partitions."""
     from tailrace.cli import topics  # noqa: PLC0415
@@ -146,11 +146,11 @@ def describe_cluster(
 
 
 def explain(
-    topic: _Topic,
+    topic: Topic,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
 ) -> None:
     """Tell why the leader of a partition changed: the cause, who could lead, the times."""
     from tailrace.cli import topics  # noqa: PLC0415
@@ -159,7 +159,7 @@ def explain(
 
 
 def produce(
-    topic: _Topic,
+    topic: Topic,
     *,
     value: Annotated[
         str | None,
@@ -185,12 +185,12 @@ def produce(
     name: Annotated[
         str | None, typer.Option("--name", help="A named producer: an older one is fenced.")
     ] = None,
-    bootstrap: _Bootstrap = None,
+    bootstrap: Bootstrap = None,
     timeout: Annotated[
         float,
         typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one record may take."),
     ] = 120.0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write records: one for each line of stdin, of a file, or the one that is given."""
     from tailrace.cli import producing  # noqa: PLC0415
@@ -214,7 +214,7 @@ def produce(
 
 
 def consume(
-    topic: _Topic,
+    topic: Topic,
     *,
     partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
     offset: Annotated[
@@ -229,9 +229,9 @@ def consume(
     with_keys: Annotated[
         bool, typer.Option("--keys", help="Print the keys too, with a tab after each.")
     ] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
 ) -> None:
     """Read one partition up to its end (or for ever), and print a line for each record.
 

@@ -85,7 +85,7 @@ def create(
         typer.echo(f"tailrace: {error}", err=True)
         return
     if asking.as_json:
-        _print_json(made.as_dict())
+        print_json(made.as_dict())
         return
     done = "can be created" if validate_only else "created"
     replicas = max((len(each.replicas) for each in made.partitions), default=0)
@@ -98,9 +98,9 @@ def list_all(asking: Asking) -> None:
     found = asking.ask(lambda admin: admin.describe_topics())
     if asking.as_json:
         for each in found:
-            _print_json(_summary(each))
+            print_json(_summary(each))
         return
-    table = _table("topic", "partitions", "replicas", "health")
+    table = plain_table("topic", "partitions", "replicas", "health")
     for each in found:
         summary = _summary(each)
         table.add_row(
@@ -109,7 +109,7 @@ def list_all(asking: Asking) -> None:
             str(summary["replication_factor"]),
             _health_counts(summary["health"], deleting=each.deleting),
         )
-    _console().print(table if found else "There are no topics.")
+    stdout_console().print(table if found else "There are no topics.")
 
 
 def describe(asking: Asking, names: Sequence[str], *, unhealthy: bool) -> None:
@@ -118,11 +118,11 @@ def describe(asking: Asking, names: Sequence[str], *, unhealthy: bool) -> None:
     if asking.as_json:
         for topic, partitions in shown:
             if partitions or not unhealthy:
-                _print_json(
+                print_json(
                     {**topic.as_dict(), "partitions": [each.as_dict() for each in partitions]}
                 )
         return
-    console = _console()
+    console = stdout_console()
     if unhealthy and not any(partitions for _, partitions in shown):
         console.print("All partitions are well.")
         return
@@ -139,7 +139,7 @@ def delete(asking: Asking, names: Sequence[str], *, yes: bool) -> None:
         for name in names:
             await admin.delete_topic(name)
             if asking.as_json:
-                _print_json({"topic": name, "deleted": True})
+                print_json({"topic": name, "deleted": True})
             else:
                 typer.echo(f"{name} deleted")
 
@@ -149,9 +149,9 @@ def delete(asking: Asking, names: Sequence[str], *, yes: bool) -> None:
 def describe_cluster(asking: Asking) -> None:
     found = asking.ask(lambda admin: admin.describe_cluster())
     if asking.as_json:
-        _print_json(found.as_dict())
+        print_json(found.as_dict())
         return
-    _print_cluster(_console(), found)
+    _print_cluster(stdout_console(), found)
 
 
 def explain(asking: Asking, topic: str, partition: int) -> None:
@@ -161,7 +161,7 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
 
     described, changes = asking.ask(ask)
     if asking.as_json:
-        _print_json(
+        print_json(
             {
                 **described.partitions[partition].as_dict(),
                 "topic": topic,
@@ -169,7 +169,7 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
             }
         )
         return
-    console = _console()
+    console = stdout_console()
     _print_now(console, topic, described.partitions[partition])
     for change in changes:
         print_change(console, change)
@@ -229,18 +229,33 @@ def print_topic(
     if topic.deleting:
         title.append("  is being deleted", style="yellow")
     console.print(title, soft_wrap=True)
-    table = _table("partition", "leader", "epoch", "replicas", "in sync", "eligible", "health")
+    table = plain_table("partition", "leader", "epoch", "replicas", "in sync", "eligible", "health")
     for each in topic.partitions if partitions is None else partitions:
         table.add_row(
             str(each.partition),
             _broker(each.leader),
             str(each.leader_epoch),
-            _brokers(each.replicas),
-            _brokers(each.isr),
-            _brokers(each.elr),
+            broker_list(each.replicas),
+            broker_list(each.isr),
+            broker_list(each.elr),
             _health(each.health),
         )
     console.print(table)
+    for each in topic.partitions if partitions is None else partitions:
+        for line in _notes(each):
+            console.print(line, soft_wrap=True)
+
+
+def _notes(partition: PartitionDescription) -> list[Text]:
+    """What a table has no room for: replicas that move, and what may be lost."""
+    notes = []
+    if partition.adding or partition.removing:
+        words = f"  {partition.partition}: adding {broker_list(partition.adding)}, "
+        notes.append(Text(words + f"removing {broker_list(partition.removing)}", style="cyan"))
+    if partition.loss:
+        words = f"  {partition.partition}: may have lost: {safe(partition.loss)}"
+        notes.append(Text(words, style="bold red"))
+    return notes
 
 
 def _print_cluster(console: Console, found: ClusterDescription) -> None:
@@ -252,7 +267,7 @@ def _print_cluster(console: Console, found: ClusterDescription) -> None:
     health = {kind.value: number for kind, number in found.health.items()}
     topics = f"{counted(found.topics, 'topic')}, {counted(found.partitions, 'partition')}: "
     console.print(Text(f"topics      {topics}") + _health_counts(health, deleting=False))
-    table = _table("broker", "address", "rack", "leads", "replicas")
+    table = plain_table("broker", "address", "rack", "leads", "replicas")
     for each in found.brokers:
         table.add_row(
             str(each.broker_id),
@@ -267,7 +282,7 @@ def _print_cluster(console: Console, found: ClusterDescription) -> None:
 def _print_now(console: Console, topic: str, now: PartitionDescription) -> None:
     leader = "has no leader" if now.leader < 0 else f"is led by broker {now.leader}"
     text = Text.assemble((f"{safe(topic)}-{now.partition}", "bold"), f" {leader}")
-    text.append(f" in epoch {now.leader_epoch}; in sync: {_brokers(now.isr)}; ")
+    text.append(f" in epoch {now.leader_epoch}; in sync: {broker_list(now.isr)}; ")
     console.print(text + _health(now.health), soft_wrap=True)
 
 
@@ -287,7 +302,7 @@ def print_change(console: Console, change: LeaderChange) -> None:
     lines = [
         f"why         {safe(change.cause)}",
         f"decided     {took_ms} ms after it was noticed, by {by}",
-        f"in sync     {_brokers(change.old_isr)} → {_brokers(change.new_isr)}",
+        f"in sync     {broker_list(change.old_isr)} → {broker_list(change.new_isr)}",
         *(f"candidate   {safe(each)}" for each in change.candidates),
     ]
     for line in lines:
@@ -334,20 +349,20 @@ def _broker(number: int) -> str:
     return "none" if number < 0 else str(number)
 
 
-def _brokers(numbers: Sequence[int]) -> str:
+def broker_list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "-"
 
 
-def _table(*titles: str) -> Table:
+def plain_table(*titles: str) -> Table:
     table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
     for title in titles:
         table.add_column(title, no_wrap=title != "health")
     return table
 
 
-def _console() -> Console:
+def stdout_console() -> Console:
     return Console(file=sys.stdout, highlight=False, markup=False)
 
 
-def _print_json(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any]) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False))

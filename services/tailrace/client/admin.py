@@ -7,28 +7,21 @@ what is down: no broker, no controller, or the metadata store behind it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from random import Random
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
+from tailrace.client.asking import Call
 from tailrace.client.describing import (
     ClusterDescription,
     TopicDescription,
     describe_cluster,
     describe_topic,
 )
-from tailrace.client.lifetime import Lifetime
-from tailrace.client.metadata import ClusterPicture, MetadataWatcher, topic_picture
-from tailrace.clock import Clock
+from tailrace.client.metadata import ClusterPicture, topic_picture
+from tailrace.client.operations import Operations
 from tailrace.errors import (
     InvalidRequest,
-    NotController,
-    NotLeader,
-    RequestTimedOut,
-    ShuttingDown,
-    StoreUnavailable,
     TailraceError,
     TopicExists,
     UnknownTopic,
@@ -36,39 +29,12 @@ from tailrace.errors import (
 )
 from tailrace.meta.keys import LeaderChange
 from tailrace.model import TopicPartition
-from tailrace.runtime import Tasks
 from tailrace.transport import methods
-from tailrace.transport.rpc import Method, Network
-from tailrace.transport.wire import error_of, from_change, from_partition, raise_for, to_partition
+from tailrace.transport.wire import error_of, from_change, from_partition, to_partition
 from tailrace.v1 import broker_pb2, controller_pb2
-
-Q = TypeVar("Q")
-T = TypeVar("T")
-_R = TypeVar(
-    "_R",
-    controller_pb2.CreateTopicResponse,
-    controller_pb2.DeleteTopicResponse,
-    controller_pb2.ExplainResponse,
-    controller_pb2.FenceBrokerResponse,
-)
-
-REQUEST_TIMEOUT_MS: Final = 30_000
-# One attempt may take this long; the controller itself gives up earlier and says why.
-ATTEMPT_TIMEOUT_MS: Final = 10_000
-RETRY_MIN_MS: Final = 50
-RETRY_MAX_MS: Final = 1_000
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-
-_WORTH_ANOTHER_TRY: Final = (
-    NotController,
-    NotLeader,
-    RequestTimedOut,
-    ShuttingDown,
-    StoreUnavailable,
-    Unreachable,
-)
 
 OffsetSpec: TypeAlias = int | str
 """`EARLIEST`, `LATEST`, or a time in ms since 1970: the first record at or after it."""
@@ -82,37 +48,8 @@ class FoundOffset(NamedTuple):
     leader_epoch: int
 
 
-class AdminCore:
+class AdminCore(Operations):
     """An administrator's client on given ports. `tailrace.aio.Admin` makes one on the real ones."""
-
-    def __init__(
-        self,
-        bootstrap: Sequence[str],
-        *,
-        network: Network,
-        clock: Clock,
-        rng: Random,
-        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-    ) -> None:
-        self._network = network
-        self._clock = clock
-        self._rng = rng
-        self._timeout_ms = request_timeout_ms
-        self._metadata = MetadataWatcher(network, bootstrap, rng)
-        self._tasks = Tasks(self._task_failed)
-        self._lifetime = Lifetime("admin client")
-        self._started = False
-
-    async def start(self) -> None:
-        """Begin to follow the cluster; every other call does it when it has to."""
-        self._lifetime.check()
-        if not self._started:
-            self._started = True
-            self._tasks.spawn("admin metadata", self._metadata.run())
-
-    async def close(self) -> None:
-        if self._lifetime.end():
-            await self._tasks.close()
 
     # Topics.
 
@@ -262,7 +199,7 @@ class AdminCore:
 
     async def _look_up(
         self,
-        call: _Call,
+        call: Call,
         queries: dict[TopicPartition, broker_pb2.OffsetQuery],
         found: dict[int, FoundOffset],
     ) -> None:
@@ -298,96 +235,6 @@ class AdminCore:
                 )
         if problem is not None:
             raise problem
-
-    # Asking.
-
-    async def _begin(self, timeout_ms: int | None) -> _Call:
-        self._lifetime.check()
-        await self.start()
-        return _Call(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms)
-
-    async def _picture(self, call: _Call) -> ClusterPicture:
-        try:
-            return await self._metadata.wait_for(
-                lambda seen: seen.revision >= 0, timeout_ms=call.left_ms()
-            )
-        except TimeoutError:
-            raise self._metadata.nobody_answers(call.timeout_ms) from None
-
-    async def _ask_controller(self, method: Method[Q, _R], request: Q, call: _Call) -> _R:
-        async def ask() -> _R:
-            response = await self._call(await self._controller(call), method, request, call)
-            raise_for(response.error, response.message)
-            return response
-
-        return await self._until_deadline(call, "the controller", ask)
-
-    async def _controller(self, call: _Call) -> str:
-        await self._picture(call)
-        try:
-            picture = await self._metadata.wait_for(
-                lambda seen: bool(seen.controller), timeout_ms=call.left_ms()
-            )
-        except TimeoutError:
-            raise Unreachable(
-                f"brokers answer ({', '.join(self._metadata.picture.brokers.values())}), but they "
-                f"know of no active controller: are controllers and etcd up?"
-            ) from None
-        return picture.controller
-
-    async def _call(self, address: str, method: Method[Q, T], request: Q, call: _Call) -> T:
-        channel = self._network.channel(address)
-        try:
-            return await channel.call(
-                method, request, timeout_ms=max(min(call.left_ms(), ATTEMPT_TIMEOUT_MS), 1)
-            )
-        except (Unreachable, RequestTimedOut):
-            call.in_doubt = True
-            raise
-        finally:
-            await channel.close()
-
-    async def _until_deadline(
-        self, call: _Call, what: str, attempt: Callable[[], Awaitable[T]]
-    ) -> T:
-        """Try until it works, the error is one that stays, or the time is over."""
-        pause_ms = RETRY_MIN_MS
-        told: TailraceError | None = None
-        while True:
-            try:
-                return await attempt()
-            except _WORTH_ANOTHER_TRY as error:
-                if isinstance(error, StoreUnavailable | RequestTimedOut):
-                    call.in_doubt = True
-                # Our own deadline may cut the last attempt short: an earlier answer says more.
-                if told is None or not isinstance(error, RequestTimedOut):
-                    told = error
-                wait_ms = int(pause_ms * self._rng.uniform(0.5, 1.0))
-                if wait_ms >= call.left_ms():
-                    raise type(told)(
-                        f"{what}: not done within {call.timeout_ms} ms: {told}"
-                    ) from error
-                self._metadata.refresh()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._metadata.changed()
-            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._lifetime.fail(f"{name}: {error!r}")
-
-
-class _Call:
-    """One call of the program: how long it may still take, and whether an attempt got lost."""
-
-    def __init__(self, clock: Clock, timeout_ms: int) -> None:
-        self._clock = clock
-        self._deadline_ms = clock.monotonic_ms() + timeout_ms
-        self.timeout_ms = timeout_ms
-        self.in_doubt = False
-
-    def left_ms(self) -> int:
-        return max(self._deadline_ms - self._clock.monotonic_ms(), 0)
 
 
 def _is_ready(picture: ClusterPicture, name: str, topic_id: str) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Unpack
 
-from tailrace.client.admin import REQUEST_TIMEOUT_MS, AdminCore
+from tailrace.client.admin import AdminCore
+from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.delivery import BatchDelivery, Callback, Delivery
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.partitioner import Partitioner, partitioner_for

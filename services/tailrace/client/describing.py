@@ -13,6 +13,7 @@ from typing import Any
 
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
 from tailrace.config import min_insync_of
+from tailrace.model import settled_count
 
 
 class Health(StrEnum):
@@ -35,6 +36,11 @@ class PartitionDescription:
     isr: tuple[int, ...]
     elr: tuple[int, ...]
     health: tuple[Health, ...]
+    # Those of the replicas that a reassignment adds, and those that go when it is done.
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    # What an election may have lost, in words; empty: nothing.
+    loss: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -46,6 +52,9 @@ class PartitionDescription:
             "isr": list(self.isr),
             "elr": list(self.elr),
             "health": [each.value for each in self.health],
+            "adding": list(self.adding),
+            "removing": list(self.removing),
+            "loss": self.loss,
         }
 
 
@@ -134,6 +143,9 @@ def describe_topic(name: str, topic: TopicPicture) -> TopicDescription:
                 isr=each.isr,
                 elr=each.elr,
                 health=health_of(each, min_insync),
+                adding=each.adding,
+                removing=each.removing,
+                loss=each.loss,
             )
             for number, each in enumerate(topic.partitions)
         ),
@@ -170,11 +182,15 @@ def describe_cluster(picture: ClusterPicture) -> ClusterDescription:
 def health_of(partition: PartitionPicture, min_insync: int) -> tuple[Health, ...]:
     """What is wrong with a partition, worst first."""
     live = () if partition.leader < 0 else partition.isr
+    # Who is only coming is missed by nobody yet, and who leads is open until the end of a move.
+    settled = [each for each in partition.replicas if each not in partition.adding]
+    is_moving = bool(partition.adding or partition.removing)
     wrong = {
         Health.OFFLINE: partition.leader < 0,
-        Health.UNDER_REPLICATED: len(live) < len(partition.replicas),
+        Health.UNDER_REPLICATED: not {*settled} <= {*live},
         Health.UNDER_MIN_ISR: len(live) < min(min_insync, len(partition.replicas)),
         Health.LEADER_NOT_PREFERRED: partition.leader >= 0
+        and not is_moving
         and partition.leader != partition.replicas[0],
     }
     return tuple(kind for kind, is_so in wrong.items() if is_so)
@@ -182,5 +198,11 @@ def health_of(partition: PartitionPicture, min_insync: int) -> tuple[Health, ...
 
 def min_insync_replicas(topic: TopicPicture) -> int:
     """What acks=all needs: as set, else 2 where there are 3 replicas or more, else 1."""
-    replicas = max((len(each.replicas) for each in topic.partitions), default=0)
+    replicas = max(
+        (
+            settled_count(len(each.replicas), adding=len(each.adding), removing=len(each.removing))
+            for each in topic.partitions
+        ),
+        default=0,
+    )
     return min_insync_of(topic.config, replicas=replicas)

@@ -36,6 +36,11 @@ class PartitionPicture:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     elr: tuple[int, ...] = ()
+    # Those of the replicas that a reassignment adds, and those that go when it is done.
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    # What an election may have lost, in words.
+    loss: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +261,9 @@ def topic_picture(topic: common_pb2.TopicMetadata) -> TopicPicture:
                 tuple(each.replicas),
                 tuple(each.isr),
                 tuple(each.elr),
+                tuple(each.adding),
+                tuple(each.removing),
+                each.loss,
             )
             for each in topic.partitions
         ),

@@ -19,11 +19,14 @@ from weakref import WeakSet
 
 from tailrace.client import asynchronous
 from tailrace.client.accumulator import record_size
-from tailrace.client.admin import LATEST, REQUEST_TIMEOUT_MS, FoundOffset, OffsetSpec
+from tailrace.client.admin import LATEST, FoundOffset, OffsetSpec
+from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.background import Background, background
 from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
 from tailrace.client.describing import ClusterDescription, TopicDescription
 from tailrace.client.lifetime import Lifetime
+from tailrace.client.moving import Move, Progress
+from tailrace.client.operations import BrokerState, Deleted, Elected, LeaderChoice
 from tailrace.client.partitioner import Partitioner
 from tailrace.client.producer import CLOSE_TIMEOUT_MS
 from tailrace.client.serializers import Serializer, serializer_for
@@ -32,6 +35,7 @@ from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
 from tailrace.errors import BufferFull, ClientClosed, RequestTimedOut, TailraceError
 from tailrace.meta.keys import LeaderChange
+from tailrace.model import TopicPartition
 from tailrace.record.build import HeaderPair
 
 INBOX_BYTES_MAX: Final = 4 << 20
@@ -419,6 +423,132 @@ class Admin:
         self._lifetime.check()
         return self._background.wait(
             self._admin.list_offsets(topic, position, partitions=partitions, timeout_ms=timeout_ms)
+        )
+
+    def alter_config(
+        self,
+        kind: str,
+        name: str,
+        changed: Mapping[str, str] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, str]:
+        """Change settings of one of `topics`, `brokers`, `clients`; gives all that are set then."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.alter_config(
+                kind, name, changed, unset=unset, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
+
+    def describe_configs(
+        self, kind: str, name: str = "", *, timeout_ms: int | None = None
+    ) -> dict[str, dict[str, str]]:
+        """The settings that are stored, by name; without a name, of all that have some."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.describe_configs(kind, name, timeout_ms=timeout_ms)
+        )
+
+    def add_partitions(
+        self,
+        topic: str,
+        partitions: int,
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> TopicDescription:
+        """Give a topic so many partitions in all."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.add_partitions(
+                topic, partitions, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, Deleted]:
+        """Delete what is below these offsets (HIGH_WATERMARK: all that can be read)."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.delete_records(before, timeout_ms=timeout_ms))
+
+    def describe_brokers(self, *, timeout_ms: int | None = None) -> list[BrokerState]:
+        """The brokers that are registered, hold replicas or are cordoned."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.describe_brokers(timeout_ms=timeout_ms))
+
+    def cordon_broker(
+        self,
+        broker_id: int,
+        *,
+        cordon: bool = True,
+        reason: str = "",
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Give a broker no new replicas and no leadership, or end that."""
+        self._lifetime.check()
+        self._background.wait(
+            self._admin.cordon_broker(
+                broker_id, cordon=cordon, reason=reason, timeout_ms=timeout_ms
+            )
+        )
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] = (), *, timeout_ms: int | None = None
+    ) -> list[Elected]:
+        """Let the preferred replicas of partitions lead; of all, when none is named."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.elect_leaders(partitions, timeout_ms=timeout_ms))
+
+    def elect_unclean(
+        self, choices: Sequence[LeaderChoice], *, timeout_ms: int | None = None
+    ) -> list[Elected]:
+        """Let replicas lead that may lack acknowledged records, which are lost by that."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.elect_unclean(choices, timeout_ms=timeout_ms))
+
+    def reassign(
+        self,
+        plan: Mapping[TopicPartition, Sequence[int]] | None = None,
+        *,
+        to_brokers: Iterable[int] = (),
+        drain: int | None = None,
+        topics: Iterable[str] = (),
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> list[Move]:
+        """Move replicas: by a plan, by the rule over some brokers, or all away from one."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.reassign(
+                plan,
+                to_brokers=to_brokers,
+                drain=drain,
+                topics=topics,
+                validate_only=validate_only,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def cancel_reassignments(
+        self, partitions: Iterable[TopicPartition] = (), *, timeout_ms: int | None = None
+    ) -> list[TopicPartition]:
+        """Give reassignments up, all when none is named; gives those that go back."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.cancel_reassignments(partitions, timeout_ms=timeout_ms)
+        )
+
+    def reassignment_progress(
+        self, moves: Sequence[Move] | None = None, *, timeout_ms: int | None = None
+    ) -> Progress:
+        """How far reassignments are, in bytes; of these moves, or of all that are under way."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.reassignment_progress(moves, timeout_ms=timeout_ms)
         )
 
     def close(self) -> None:

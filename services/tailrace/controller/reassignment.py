@@ -305,14 +305,17 @@ def _outcome(
 ) -> Outcome | None:
     """The state with the target's replicas alone; None: nobody of them can lead now."""
     isr = tuple(each for each in target if each in state.isr)
-    if state.leader in target:
+    # The first of the new set is who is meant to lead, so a cluster that grew is balanced at once.
+    able = [each for each in isr if brokers.can_be_elected(each) and each not in brokers.draining]
+    has_preferred = able[:1] == [target[0]] and state.leader != target[0]
+    if state.leader in target and not has_preferred:
         kept = replace(state, isr=isr, elr=(), controller_epoch=facts.term.epoch)
         return Outcome(state=kept)
-    able = [each for each in isr if brokers.can_be_elected(each)]
+    able = able or [each for each in isr if brokers.can_be_elected(each)]
     if not able:
         return None
-    leader = min(able, key=lambda each: each in brokers.draining)
-    # Its former leader is no member any more, and neither is it a candidate.
+    leader = able[0]
+    # Whether or not its former leader stays a member, another one leads now.
     shrunk = replace(state, leader=NO_BROKER, isr=isr, elr=())
     return led_by(leader, shrunk, target, brokers, controller_epoch=facts.term.epoch)
 

@@ -93,6 +93,9 @@ def test_describe_as_json_is_what_programs_were_promised(
         "isr": [1, 2],
         "elr": [],
         "health": ["offline", "under-replicated"],
+        "adding": [],
+        "removing": [],
+        "loss": "",
     }
 
 

@@ -50,6 +50,9 @@ def test_everything_can_be_told_as_json() -> None:
             "isr": [1],
             "elr": [0],
             "health": ["under-replicated", "leader-not-preferred"],
+            "adding": [],
+            "removing": [],
+            "loss": "",
         }
     ]
     cluster = ClusterPicture(

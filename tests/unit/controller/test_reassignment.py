@@ -207,7 +207,8 @@ def test_first_both_sets_then_the_new_one() -> None:
     both = [4, 5, 1, 2, 3]
     assert steps(moving([4, 5, 1], isr=[1, 2, 3, 4], now=both)) == ()
     found = moving([4, 5, 1], isr=[1, 2, 3, 4, 5], now=both)
-    assert after(found) == ((4, 5, 1), 1, 4, (4, 5, 1), True)
+    # The first of the new set leads, in the same step.
+    assert after(found) == ((4, 5, 1), 4, 5, (4, 5, 1), True)
     (transaction,) = steps(found)
     assert Delete(reassignment_key(T0)) in transaction.operations
     (change,) = history_in(transaction).changes
@@ -226,11 +227,13 @@ def test_a_leader_that_leaves_is_replaced_in_the_same_step() -> None:
 def test_who_should_not_lead_is_not_elected_while_another_can() -> None:
     found = moving([4, 5], isr=[1, 4, 5], now=[4, 5, 1, 2, 3])
     assert after(found, draining={BrokerId(4): 14})[:2] == ((4, 5), 5)
+    stays = moving([4, 1], isr=[1, 2, 4], now=[4, 1, 2, 3])
+    assert after(stays, draining={BrokerId(4): 14})[:3] == ((4, 1), 1, 4)
 
 
 def test_replicas_that_only_go_or_change_places_need_no_copy() -> None:
-    assert after(moving([3, 1], isr=[1, 2, 3])) == ((3, 1), 1, 4, (3, 1), True)
-    assert after(moving([2, 1, 3], isr=[1, 2, 3])) == ((2, 1, 3), 1, 4, (2, 1, 3), True)
+    assert after(moving([3, 1], isr=[1, 2, 3])) == ((3, 1), 3, 5, (3, 1), True)
+    assert after(moving([1, 3, 2], isr=[1, 2, 3])) == ((1, 3, 2), 1, 4, (1, 3, 2), True)
 
 
 def test_without_a_leader_nothing_moves() -> None:

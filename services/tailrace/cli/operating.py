@@ -1,0 +1,286 @@
+"""What `tailrace brokers`, `config` and the changes of `topics` do: ask, change, print.
+
+Tables for people, one JSON object a line for programs; whatever would lose data asks first when a
+person is at the terminal. Nothing is known here of how the cluster is asked: that is
+`tailrace.client.operations`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.text import Text
+
+from tailrace.cli.formatting import counted, iso_time, safe, size
+from tailrace.cli.topics import (
+    Asking,
+    assignments,
+    plain_table,
+    print_json,
+    stdout_console,
+)
+from tailrace.client.admin import AdminCore
+from tailrace.client.describing import Health
+from tailrace.client.moving import ReplicaFacts, best_candidate, loss_of
+from tailrace.client.operations import (
+    CONFIG_KINDS,
+    HIGH_WATERMARK,
+    BrokerState,
+    Elected,
+    LeaderChoice,
+)
+from tailrace.errors import InvalidRequest, LeaderNotAvailable, UnknownBroker
+from tailrace.model import TopicPartition
+
+# ---------------------------------------------------------------------------------------- settings
+
+
+def get_config(asking: Asking, kind: str, name: str) -> None:
+    found = asking.ask(lambda admin: admin.describe_configs(_kind(kind), name))
+    if asking.as_json:
+        for each, config in found.items():
+            print_json({"kind": kind, "name": each, "config": config})
+        return
+    table = plain_table("name", "setting", "value")
+    for each, config in found.items():
+        for setting, value in config.items():
+            table.add_row(Text(safe(each)), safe(setting), safe(value))
+    stdout_console().print(table if table.row_count else "Nothing differs from the defaults.")
+
+
+def set_config(
+    asking: Asking,
+    kind: str,
+    name: str,
+    given: Sequence[str],
+    unset: Sequence[str],
+    *,
+    validate_only: bool,
+) -> None:
+    changed = assignments(given)
+    if not changed and not unset:
+        raise InvalidRequest("nothing to change: give NAME=VALUE, or --unset NAME")
+    config = asking.ask(
+        lambda admin: admin.alter_config(
+            _kind(kind), name, changed, unset=unset, validate_only=validate_only
+        )
+    )
+    if asking.as_json:
+        print_json({"kind": kind, "name": name, "config": config})
+        return
+    done = "would have" if validate_only else "has"
+    told = ", ".join(f"{safe(each)}={safe(value)}" for each, value in config.items())
+    typer.echo(f"{safe(name)} {done} {told or 'no settings of its own'}")
+
+
+def _kind(kind: str) -> str:
+    if kind not in CONFIG_KINDS:
+        raise InvalidRequest(f"settings belong to {', '.join(CONFIG_KINDS)}, not to {kind!r}")
+    return kind
+
+
+# ------------------------------------------------------------------------------------------ topics
+
+
+def add_partitions(asking: Asking, topic: str, total: int, *, validate_only: bool) -> None:
+    made = asking.ask(lambda admin: admin.add_partitions(topic, total, validate_only=validate_only))
+    if asking.as_json:
+        print_json(made.as_dict())
+        return
+    done = "can have" if validate_only else "has"
+    typer.echo(f"{safe(topic)} {done} {counted(len(made.partitions), 'partition')}")
+
+
+def delete_records(
+    asking: Asking, topic: str, partitions: Sequence[int], before: int, *, yes: bool
+) -> None:
+    what = "all records" if before == HIGH_WATERMARK else f"the records below offset {before}"
+    where = f"partitions {', '.join(map(str, partitions))}" if partitions else "all partitions"
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Delete {what} in {where} of {safe(topic)}?", abort=True)
+
+    async def delete(admin: AdminCore) -> bool:
+        described = await admin.describe_topic(topic)
+        numbers = partitions or [each.partition for each in described.partitions]
+        wanted = {TopicPartition(topic, each): before for each in numbers}
+        failed = False
+        for partition, deleted in (await admin.delete_records(wanted)).items():
+            failed = failed or deleted.error is not None
+            if asking.as_json:
+                error = None if deleted.error is None else str(deleted.error)
+                found = {"topic": topic, "partition": partition.partition}
+                print_json({**found, "log_start": deleted.log_start, "error": error})
+            elif deleted.error is not None:
+                typer.echo(f"tailrace: {partition}: {deleted.error}", err=True)
+            else:
+                typer.echo(f"{partition} begins at offset {deleted.log_start}")
+        return failed
+
+    if asking.ask(delete):
+        raise typer.Exit(1)
+
+
+def elect_preferred(asking: Asking, names: Sequence[str], partition: int | None) -> None:
+    async def elect(admin: AdminCore) -> list[Elected]:
+        if not names:
+            return await admin.elect_leaders()
+        return await admin.elect_leaders(await _partitions(admin, names, partition))
+
+    _print_elected(asking, asking.ask(elect), "All preferred replicas lead that can.")
+
+
+def elect_unclean(
+    asking: Asking, names: Sequence[str], partition: int | None, *, yes: bool
+) -> None:
+    """Show what is known of the loss, ask, and let somebody lead."""
+    choices = asking.ask(lambda admin: _unclean_choices(admin, names, partition))
+    if not choices:
+        raise LeaderNotAvailable("no partition that was meant is offline with a replica that is up")
+    for each in choices:
+        words = f"{each.partition}: broker {each.leader} would lead. {each.loss}"
+        typer.echo(words, err=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidRequest("acknowledged records may be lost: say --yes if that is meant")
+        typer.confirm("Records may be lost for ever. Let these replicas lead?", abort=True)
+    elected = asking.ask(lambda admin: admin.elect_unclean(choices))
+    _print_elected(asking, elected, "Nothing was elected.")
+
+
+async def _unclean_choices(
+    admin: AdminCore, names: Sequence[str], partition: int | None
+) -> list[LeaderChoice]:
+    described = await admin.describe_topics(names or None)
+    offline = [
+        TopicPartition(topic.topic, each.partition)
+        for topic in described
+        for each in topic.partitions
+        if Health.OFFLINE in each.health and partition in {None, each.partition}
+    ]
+    replicas = await admin.describe_replicas(offline) if offline else {}
+    choices = []
+    for each in offline:
+        best = best_candidate(replicas.get(each, {}))
+        if best is not None:
+            loss = loss_of(best, replicas[each])
+            choices.append(LeaderChoice(each, best.broker, loss))
+    return choices
+
+
+async def _partitions(
+    admin: AdminCore, names: Sequence[str], partition: int | None
+) -> list[TopicPartition]:
+    described = await admin.describe_topics(names)
+    return [
+        TopicPartition(topic.topic, each.partition)
+        for topic in described
+        for each in topic.partitions
+        if partition in {None, each.partition}
+    ]
+
+
+def _print_elected(asking: Asking, elected: Sequence[Elected], nothing: str) -> None:
+    for each in elected:
+        if asking.as_json:
+            print_json(
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "leader": each.leader,
+                    "error": None if each.error is None else each.error.code,
+                    "message": "" if each.error is None else str(each.error),
+                }
+            )
+        elif each.error is None:
+            typer.echo(f"{each.partition} is led by broker {each.leader}")
+        else:
+            typer.echo(f"{each.partition}: {each.error}")
+    if not elected and not asking.as_json:
+        typer.echo(nothing)
+
+
+# ----------------------------------------------------------------------------------------- brokers
+
+
+def list_brokers(asking: Asking) -> None:
+    found = asking.ask(lambda admin: admin.describe_brokers())
+    if asking.as_json:
+        for each in found:
+            print_json(each.as_dict())
+        return
+    table = plain_table("broker", "address", "rack", "leads", "prefers", "in sync", "state")
+    for each in found:
+        table.add_row(
+            str(each.broker_id),
+            each.address or "-",
+            safe(each.rack) or "-",
+            str(each.leaders),
+            str(each.preferred),
+            f"{each.in_sync} of {each.replicas}",
+            _state(each),
+        )
+    stdout_console().print(table)
+
+
+def describe_broker(asking: Asking, broker: int) -> None:
+    async def describe(
+        admin: AdminCore,
+    ) -> tuple[BrokerState, dict[TopicPartition, ReplicaFacts]]:
+        about = {each.broker_id: each for each in await admin.describe_brokers()}.get(broker)
+        if about is None:
+            raise UnknownBroker(f"there is no broker {broker}")
+        found = await admin.describe_replicas(brokers=[broker])
+        return about, {each: found[each][broker] for each in sorted(found)}
+
+    about, replicas = asking.ask(describe)
+    if asking.as_json:
+        print_json(
+            {
+                **about.as_dict(),
+                "folders": {
+                    folder: [
+                        {"topic": each.topic, "partition": each.partition, **facts._asdict()}
+                        for each, facts in replicas.items()
+                        if facts.folder == folder
+                    ]
+                    for folder in sorted({facts.folder for facts in replicas.values()})
+                },
+            }
+        )
+        return
+    console = stdout_console()
+    console.print(Text(f"broker {broker} at {about.address or '-'}: ") + _state(about))
+    if about.cordoned:
+        reason = safe(about.cordon_reason) or "no reason given"
+        console.print(f"cordoned since {iso_time(about.cordoned_ms)}: {reason}")
+    table = plain_table("partition", "role", "size", "start", "end", "committed", "folder")
+    for each, facts in replicas.items():
+        table.add_row(
+            Text(safe(str(each))),
+            "leads" if facts.leads else "follows",
+            size(facts.size_bytes),
+            str(facts.log_start),
+            str(facts.log_end),
+            str(facts.high_watermark),
+            safe(facts.folder),
+        )
+    console.print(table if replicas else "It has no replicas, or does not answer.")
+
+
+def cordon(asking: Asking, broker: int, *, cordon: bool, reason: str) -> None:
+    asking.ask(lambda admin: admin.cordon_broker(broker, cordon=cordon, reason=reason))
+    if asking.as_json:
+        print_json({"broker_id": broker, "cordoned": cordon})
+    else:
+        typer.echo(f"broker {broker} is {'cordoned' if cordon else 'not cordoned'}")
+
+
+def _state(broker: BrokerState) -> Text:
+    words = [
+        *([] if broker.live else [Text("away", style="bold red")]),
+        *([Text("cordoned", style="yellow")] if broker.cordoned else []),
+        *([Text("shutting down", style="yellow")] if broker.draining else []),
+    ]
+    return Text(", ").join(words) if words else Text("ok", style="green")

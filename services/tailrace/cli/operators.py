@@ -1,0 +1,342 @@
+"""The commands of operators: change topics, brokers and settings of a cluster that runs.
+
+Only the command line: arguments, options, help. What the commands do is in `cli.operating` and
+`cli.moves`, imported when one of them runs. They join `topics` and make `brokers` and `config`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tailrace.cli.clients import (
+    Bootstrap,
+    Json,
+    Timeout,
+    Topic,
+    complete_topics,
+    topics_app,
+)
+
+if TYPE_CHECKING:
+    from tailrace.cli.topics import Asking
+
+brokers_app = typer.Typer(
+    name="brokers", help="Look at brokers, cordon and empty them.", no_args_is_help=True
+)
+config_app = typer.Typer(
+    name="config", help="Settings of topics, brokers and clients.", no_args_is_help=True
+)
+
+_CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
+_KINDS: Final = ("topics", "brokers", "clients")
+
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC]…", autocompletion=complete_topics),
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A new value; may be repeated."),
+]
+_Unset = Annotated[
+    list[str] | None,
+    typer.Option("--unset", metavar="NAME", help="Back to the default; may be repeated."),
+]
+_Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Show the progress until it is done.")
+]
+_Throttle = Annotated[
+    str | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        help="Bytes a second that each leader pushes to new replicas (as 50M); 0: no limit.",
+    ),
+]
+_Dry = Annotated[bool, typer.Option("--dry-run", help="Only show moves, bytes and the lowest ISR.")]
+_Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0)]
+
+
+def _asking(bootstrap: str | None, timeout: float, as_json: bool) -> Asking:
+    from tailrace.cli.topics import Asking  # noqa: PLC0415
+
+    return Asking(bootstrap, timeout, as_json)
+
+
+def complete_kinds(incomplete: str) -> list[str]:
+    return [each for each in _KINDS if each.startswith(incomplete)]
+
+
+@topics_app.command("alter", epilog=_CODES)
+def alter_topic(
+    topic: Topic,
+    *,
+    changed: _Set = None,
+    unset: _Unset = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it could be.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic; brokers take them over at once."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.set_config(
+        _asking(bootstrap, timeout, as_json),
+        "topics",
+        topic,
+        changed or [],
+        unset or [],
+        validate_only=validate_only,
+    )
+
+
+@topics_app.command("add-partitions", epilog=_CODES)
+def add_partitions(
+    topic: Topic,
+    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many in all.")],
+    *,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it could be.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Give a topic more partitions. Keys may go to other partitions after that."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    operating.add_partitions(asking, topic, total, validate_only=validate_only)
+
+
+@topics_app.command("delete-records", epilog=_CODES)
+def delete_records(
+    topic: Topic,
+    *,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Of all, unless named.")
+    ] = None,
+    before: Annotated[
+        int, typer.Option("--before", min=-1, help="The first offset that stays; -1: none does.")
+    ],
+    yes: _Yes = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Delete the records below an offset, on all replicas."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.delete_records(
+        _asking(bootstrap, timeout, as_json), topic, partition or [], before, yes=yes
+    )
+
+
+@topics_app.command("elect-leaders", epilog=_CODES)
+def elect_leaders(
+    names: _Names = None,
+    *,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")
+    ] = None,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean", help="Let replicas lead that may lack acknowledged records: they are lost."
+        ),
+    ] = False,
+    yes: _Yes = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Let preferred replicas lead, of all topics unless some are named.
+
+    With --unclean: give partitions that nobody can lead without loss a leader all the same. It
+    shows what is known of the loss and asks first; the loss stays in `describe` and `explain`.
+    """
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    if unclean:
+        operating.elect_unclean(asking, names or [], partition, yes=yes)
+    else:
+        operating.elect_preferred(asking, names or [], partition)
+
+
+@topics_app.command("reassign", epilog=_CODES)
+def reassign(
+    names: _Names = None,
+    *,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help='JSON: {"partitions": [{"topic", "partition", "replicas"}]}; - reads stdin.',
+        ),
+    ] = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option("--brokers", metavar="ID,…", help="By the rule of placement, over these."),
+    ] = None,
+    status: Annotated[bool, typer.Option("--status", help="Only show what is under way.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Go back to the replicas from before.")
+    ] = False,
+    dry_run: _Dry = False,
+    throttle: _Throttle = None,
+    wait: _Wait = True,
+    yes: _Yes = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Move replicas to other brokers: by a plan, or by the rule over a set of brokers.
+
+    New replicas are filled first, old ones go when all new ones are in sync. It goes on when this
+    command ends, and when a controller dies; --status shows it, --cancel goes back.
+    """
+    from tailrace.cli import moves  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    if status or cancel:
+        moves.status(asking, names or [], cancel=cancel, wait=wait and not status)
+        return
+    wanted = moves.Wanted(
+        plan=moves.read_plan(plan) if plan is not None else None,
+        brokers=moves.read_brokers(brokers) if brokers is not None else (),
+        topics=tuple(names or ()),
+    )
+    options = moves.Options(dry_run=dry_run, throttle=throttle, wait=wait, yes=yes)
+    moves.reassign(asking, wanted, options)
+
+
+@brokers_app.command("list", epilog=_CODES)
+def list_brokers(
+    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
+) -> None:
+    """List brokers: where they are, what they lead and hold, whether they are cordoned."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.list_brokers(_asking(bootstrap, timeout, as_json))
+
+
+@brokers_app.command("describe", epilog=_CODES)
+def describe_broker(
+    broker: _Broker,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Show a broker and its replicas by folder, with their sizes and offsets."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.describe_broker(_asking(bootstrap, timeout, as_json), broker)
+
+
+@brokers_app.command("cordon", epilog=_CODES)
+def cordon_broker(
+    broker: _Broker,
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Give a broker no new replicas and no leadership."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    operating.cordon(asking, broker, cordon=True, reason=reason)
+
+
+@brokers_app.command("uncordon", epilog=_CODES)
+def uncordon_broker(
+    broker: _Broker,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Let a broker have replicas and leaderships again."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    operating.cordon(asking, broker, cordon=False, reason="")
+
+
+@brokers_app.command("drain", epilog=_CODES)
+def drain_broker(
+    broker: _Broker,
+    *,
+    dry_run: _Dry = False,
+    throttle: _Throttle = None,
+    wait: _Wait = True,
+    yes: _Yes = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Cordon a broker and move all its replicas to others; then it can be taken away."""
+    from tailrace.cli import moves  # noqa: PLC0415
+
+    asking = _asking(bootstrap, timeout, as_json)
+    options = moves.Options(dry_run=dry_run, throttle=throttle, wait=wait, yes=yes)
+    moves.reassign(asking, moves.Wanted(drain=broker), options)
+
+
+@config_app.command("get", epilog=_CODES)
+def get_config(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="topics|brokers|clients", autocompletion=complete_kinds),
+    ],
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="All, unless named.")] = "",
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Show the settings that are stored: what differs from the defaults."""
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.get_config(_asking(bootstrap, timeout, as_json), kind, name)
+
+
+@config_app.command("set", epilog=_CODES)
+def set_config(
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="topics|brokers|clients", autocompletion=complete_kinds),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="`default` stands for all others.")],
+    assignments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…")] = None,
+    *,
+    unset: _Unset = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only say whether it could be.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    timeout: Timeout = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic, a broker or a client; effective at once.
+
+    Quotas of clients: producer_byte_rate, consumer_byte_rate, request_rate, for each broker.
+    """
+    from tailrace.cli import operating  # noqa: PLC0415
+
+    operating.set_config(
+        _asking(bootstrap, timeout, as_json),
+        kind,
+        name,
+        assignments or [],
+        unset or [],
+        validate_only=validate_only,
+    )

@@ -1,0 +1,109 @@
+"""What operators are shown and asked; the answers are known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import typer
+
+from tailrace.cli import operating
+from tailrace.client.operations import BrokerState, Elected, LeaderChoice
+from tailrace.errors import ElectionNotNeeded, InvalidRequest, LeaderNotAvailable
+from tailrace.model import TopicPartition
+from unit.cli.answers import Answers
+from unit.client.test_moving import facts
+
+T0 = TopicPartition("t", 0)
+BROKER = BrokerState(
+    broker_id=2,
+    live=True,
+    address="h:1",
+    rack="",
+    epoch=7,
+    draining=False,
+    cordoned=True,
+    cordon_reason="its disk is old",
+    cordoned_ms=1_794_830_400_123,
+    leaders=1,
+    replicas=3,
+    in_sync=2,
+    preferred=1,
+)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"default": {"request_rate": "5"}, "copier": {}}
+    operating.get_config(Answers([found], as_json=True), "clients", "")
+    first, second = lines(capsys)
+    assert first == {"kind": "clients", "name": "default", "config": {"request_rate": "5"}}
+    assert second["config"] == {}
+    operating.get_config(Answers([found]), "clients", "")
+    assert "request_rate" in capsys.readouterr().out
+    operating.get_config(Answers([{}]), "clients", "")
+    assert capsys.readouterr().out == "Nothing differs from the defaults.\n"
+
+
+def test_settings_are_set(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"validate_only": False}
+    operating.set_config(Answers([{"a": "1"}]), "topics", "t", ["a=1"], [], **given)
+    assert capsys.readouterr().out == "t has a=1\n"
+    operating.set_config(Answers([{}]), "topics", "t", [], ["a"], **given)
+    assert capsys.readouterr().out == "t has no settings of its own\n"
+    operating.set_config(Answers([{}], as_json=True), "brokers", "default", [], ["a"], **given)
+    assert lines(capsys) == [{"kind": "brokers", "name": "default", "config": {}}]
+    with pytest.raises(InvalidRequest, match="nothing to change"):
+        operating.set_config(Answers([]), "topics", "t", [], [], **given)
+
+
+def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    operating.list_brokers(Answers([[BROKER]]))
+    out = capsys.readouterr().out
+    assert "2 of 3" in out
+    assert "cordoned" in out
+    operating.list_brokers(Answers([[BROKER]], as_json=True))
+    assert lines(capsys)[0]["cordon_reason"] == "its disk is old"
+    answer = (BROKER, {T0: facts(2, size_bytes=2_048, log_end=9)})
+    operating.describe_broker(Answers([answer]), 2)
+    out = capsys.readouterr().out
+    assert "cordoned since 2026-11-16T" in out
+    assert "2.0 KiB" in out
+    operating.describe_broker(Answers([answer], as_json=True), 2)
+    (said,) = lines(capsys)
+    assert said["folders"]["/data"][0]["log_end"] == 9
+    operating.cordon(Answers([None]), 2, cordon=False, reason="")
+    assert capsys.readouterr().out == "broker 2 is not cordoned\n"
+
+
+def test_elections_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    elected = [Elected(T0, 1, None), Elected(TopicPartition("t", 1), 2, ElectionNotNeeded("it is"))]
+    operating.elect_preferred(Answers([elected]), ["t"], None)
+    assert capsys.readouterr().out == "t-0 is led by broker 1\nt-1: it is\n"
+    operating.elect_preferred(Answers([elected], as_json=True), [], None)
+    assert [each["error"] for each in lines(capsys)] == [None, "ELECTION_NOT_NEEDED"]
+    operating.elect_preferred(Answers([[]]), [], None)
+    assert "All preferred replicas lead" in capsys.readouterr().out
+
+
+def test_an_unclean_election_shows_the_loss_and_needs_a_yes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    choices = [LeaderChoice(T0, 3, "offsets 7 to 9 are gone")]
+    with pytest.raises(InvalidRequest, match="--yes"):
+        operating.elect_unclean(Answers([choices]), ["t"], 0, yes=False)
+    assert "t-0: broker 3 would lead. offsets 7 to 9 are gone" in capsys.readouterr().err
+    operating.elect_unclean(Answers([choices, [Elected(T0, 3, None)]]), ["t"], 0, yes=True)
+    assert capsys.readouterr().out == "t-0 is led by broker 3\n"
+    with pytest.raises(LeaderNotAvailable):
+        operating.elect_unclean(Answers([[]]), ["t"], 0, yes=True)
+
+
+def test_what_could_not_be_deleted_fails_the_command() -> None:
+    operating.delete_records(Answers([False]), "t", [], -1, yes=True)
+    with pytest.raises(typer.Exit):
+        operating.delete_records(Answers([True]), "t", [0], 5, yes=True)
