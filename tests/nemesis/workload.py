@@ -51,6 +51,7 @@ class Workload:
     failures: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     live: dict[int, list[Seen]] = field(default_factory=dict)
+    _live_readers: dict[int, PartitionReader] = field(default_factory=dict)
     _waits: list[Pause] = field(default_factory=list)
     _open: dict[tuple[bytes, int], float] = field(default_factory=dict)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,9 +75,14 @@ class Workload:
             final[partition] = await self._read_all(partition)
         records = sum(map(len, final.values()))
         await _until(lambda: sum(map(len, self.live.values())) >= records, end)
-        behind = records - sum(map(len, self.live.values()))
-        if behind > 0:
-            self.problems.append(f"live readers are {behind} records behind")
+        for partition, seen in final.items():
+            if len(self.live[partition]) < len(seen):
+                reader = self._live_readers.get(partition)
+                self.problems.append(
+                    f"the live reader of partition {partition} stands at "
+                    f"{len(self.live[partition])} of {len(seen)}: "
+                    f"{reader.trouble or 'no trouble known' if reader else 'it was closed'}"
+                )
         return judge(self.acked, self.sent, final, self.live), records
 
     @property
@@ -152,6 +158,7 @@ class Workload:
         while True:
             try:
                 async with self._reader(partition, len(seen)) as reader:
+                    self._live_readers[partition] = reader
                     async for record in reader.records():
                         seen.append(_seen(record.offset, record.key, record.value))
             except TailraceError as error:

@@ -195,11 +195,11 @@ class Accumulator(Generic[W]):
         key: bytes | None,
         headers: Sequence[HeaderPair] | None,
         timestamp_ms: int,
-        *,
         size: int,
     ) -> Pending[W] | None:
         """Put a record into the open batch of its partition, as its last one; None: `open_batch`.
 
+        A batch in which it has no room is full, and waits for nothing more.
         BatchTooLarge, TypeError or ValueError leave all as it was: it can never be sent.
         """
         batches = queue.batches
@@ -207,11 +207,10 @@ class Accumulator(Generic[W]):
             return None
         batch = batches[-1]
         builder = batch.builder
-        if (
-            builder is None
-            or batch.state is not State.OPEN
-            or builder.size_bytes + size > queue.batch_bytes
-        ):
+        if builder is None or batch.state is not State.OPEN:
+            return None
+        if builder.size_bytes + size > queue.batch_bytes:
+            batch.state = State.WAITING
             return None
         builder.append(value, key, timestamp_ms, headers)
         batch.count += 1
@@ -226,8 +225,8 @@ class Accumulator(Generic[W]):
         key: bytes | None,
         headers: Sequence[HeaderPair] | None,
         timestamp_ms: int,
-        *,
         size: int,
+        *,
         now_ms: int,
     ) -> Pending[W]:
         """Put a record into a new batch; raises as `add` does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ from tailrace.client.delivery import BatchDelivery, Callback, Delivery
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.partitioner import Partitioner, partitioner_for
 from tailrace.client.producer import CLOSE_TIMEOUT_MS, ProducerCore
-from tailrace.client.serializers import Serializer, serializer_for
+from tailrace.client.serializers import Serializer, from_bytes_like, serializer_for
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
@@ -64,7 +64,7 @@ class Producer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: Any,
@@ -74,21 +74,20 @@ class Producer:
         timestamp_ms: int | None = None,
         *,
         callback: Callback | None = None,
-    ) -> Delivery:
+    ) -> Coroutine[Any, Any, Delivery]:
         """Hand over a record; await what is returned to know its `RecordMetadata`.
 
         Waits only for room in the buffer and for the topic to be known, `max_block_ms` at most.
         `callback(metadata, error)` is called when its fate is known; it must not take long.
         """
+        # Not a coroutine itself: one around the other would cost as much as a record does.
         self._is_open = True
-        return await self._core.send(
-            topic,
-            self._value(value),
-            self._key(key),
-            headers,
-            partition,
-            timestamp_ms,
-            callback=callback,
+        if type(value) is not bytes or self._value is not from_bytes_like:
+            value = self._value(value)
+        if key is not None or self._key is not from_bytes_like:
+            key = self._key(key)
+        return self._core.send(
+            topic, value, key, headers, partition, timestamp_ms, callback=callback
         )
 
     async def send_batch(

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final
 
 from tailrace.client.accumulator import (
+    RECORD_OVERHEAD_BYTES,
     Accumulator,
     Ended,
     Pending,
@@ -37,9 +38,10 @@ from tailrace.client.delivery import (
 from tailrace.client.identity import Identity
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.metadata import MetadataWatcher, TopicPicture
-from tailrace.client.partitioner import Partitioner, by_key, by_murmur2, sticky
+from tailrace.client.partitioner import Partitioner, by_key
 from tailrace.client.sender import Sender, Sent
 from tailrace.client.settings import ProducerSettings
+from tailrace.client.spreading import TopicQueues
 from tailrace.client.tables import Columns, cut, spread
 from tailrace.clock import Clock
 from tailrace.errors import (
@@ -91,6 +93,7 @@ class ProducerCore:
         self._settings = settings
         self._network = network
         self._clock = clock
+        self._wall_ms = clock.wall_ms
         self._rng = rng
         self._partition = partitioner or by_key
         self._accumulator = Accumulator(settings, BatchOutcome)
@@ -99,7 +102,7 @@ class ProducerCore:
         self._tasks = Tasks(self._task_failed)
         self._lifetime = Lifetime("producer")
         self._senders: dict[int, Sender] = {}
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, TopicQueues] = {}
         # Queues whose partition has no leader that we could reach.
         self._leaderless: dict[TopicPartition, Queue[BatchOutcome]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
@@ -142,21 +145,24 @@ class ProducerCore:
         Waits only for room in the buffer and for the topic to be known, `max_block_ms` at most.
         A record that can never be sent (too large, no bytes, no such partition) raises here.
         """
+        # This runs for every record: it is written out where a call would cost more than its work.
         if self._lifetime.is_over:
             self._lifetime.check()
         accumulator = self._accumulator
-        size = record_size(value, key, headers)
+        size = RECORD_OVERHEAD_BYTES if value is None else RECORD_OVERHEAD_BYTES + len(value)
+        if key is not None or headers:
+            size = record_size(value, key, headers)
         known = self._topics.get(topic)
-        if known is None or not accumulator.has_room(size):
+        if known is None or accumulator.memory_bytes + size > self._settings.buffer_memory:
             known = await self._ready_for(topic, size)
-        time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        queue = known.queue_for(key, partition)
-        batch = accumulator.add(queue, value, key, headers, time_ms, size=size)
+        time_ms = self._wall_ms() if timestamp_ms is None else timestamp_ms
+        if key is None and partition is None and known.is_sticky:
+            queue = known.sticky or known.choose()
+        else:
+            queue = known.queue_for(key, partition)
+        batch = accumulator.add(queue, value, key, headers, time_ms, size)
         if batch is None:
-            batch = accumulator.open_batch(
-                queue, value, key, headers, time_ms, size=size, now_ms=self._clock.monotonic_ms()
-            )
-            self._opened(batch)
+            batch = self._open(known, queue, value, key, headers, time_ms, size)
         delivery = Delivery(batch.outcome, batch.count - 1, time_ms)
         if callback is not None:
             delivery.call_back(callback)
@@ -272,7 +278,7 @@ class ProducerCore:
 
     # Filling.
 
-    async def _ready_for(self, topic: str, size: int) -> _Topic:
+    async def _ready_for(self, topic: str, size: int) -> TopicQueues:
         """Wait until the topic is known and there is room."""
         if not self._started:
             await self.start()
@@ -292,6 +298,30 @@ class ProducerCore:
             ) from None
         self._lifetime.check()
         return self._topics.get(topic) or await self._ready_for(topic, size)
+
+    def _open(  # noqa: PLR0917 - a record, as `send` has it.
+        self,
+        known: TopicQueues,
+        queue: Queue[BatchOutcome],
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[HeaderPair] | None,
+        time_ms: int,
+        size: int,
+    ) -> Pending[BatchOutcome]:
+        """There is no batch in which the record has room: begin one, elsewhere where that suits."""
+        accumulator = self._accumulator
+        if queue is known.sticky:
+            # It may just have become full.
+            self._route(queue)
+            queue = known.choose()
+            batch = accumulator.add(queue, value, key, headers, time_ms, size)
+            if batch is not None:
+                return batch
+        now_ms = self._clock.monotonic_ms()
+        batch = accumulator.open_batch(queue, value, key, headers, time_ms, size, now_ms=now_ms)
+        self._opened(batch)
+        return batch
 
     def _opened(self, batch: Pending[BatchOutcome]) -> None:
         self._route(batch.queue)
@@ -375,7 +405,7 @@ class ProducerCore:
         ]
         known = self._topics.get(name)
         if known is None:
-            known = self._topics[name] = _Topic(name, self._partition, self._rng)
+            known = self._topics[name] = TopicQueues(name, self._partition, self._rng)
         known.queues, known.led = queues, led
 
     # What senders ask (SenderPort).
@@ -656,42 +686,6 @@ class ProducerCore:
     def _task_failed(self, name: str, error: BaseException) -> None:
         failure = error if isinstance(error, TailraceError) else ClientClosed(f"{name}: {error!r}")
         self._become_fatal(failure)
-
-
-class _Topic:
-    """The queues of a topic's partitions, and which one a record goes to."""
-
-    __slots__ = ("_is_sticky", "_name", "_partitioner", "_rng", "_sticky", "led", "queues")
-
-    def __init__(self, name: str, partitioner: Partitioner, rng: Random) -> None:
-        self._name = name
-        self._partitioner = partitioner
-        # Its own partitioners need not be asked about records without a key.
-        self._is_sticky = partitioner in {by_key, by_murmur2, sticky}
-        self._rng = rng
-        self._sticky: Queue[BatchOutcome] | None = None
-        self.queues: list[Queue[BatchOutcome]] = []
-        self.led: list[Queue[BatchOutcome]] = []
-
-    def queue_for(self, key: bytes | None, partition: int | None) -> Queue[BatchOutcome]:
-        if partition is None:
-            if key is not None or not self._is_sticky:
-                partition = self._partitioner(self._name, key, len(self.queues))
-            if partition is None:
-                return self._convenient()
-        if not 0 <= partition < len(self.queues):
-            raise InvalidRequest(
-                f"{self._name} has partitions 0 to {len(self.queues) - 1}, not {partition}"
-            )
-        return self.queues[partition]
-
-    def _convenient(self) -> Queue[BatchOutcome]:
-        """The same one while its batch fills, then any of those that have a leader."""
-        queue = self._sticky
-        if queue is None or not queue.batches or queue.batches[-1].state is not State.OPEN:
-            among = self.led or self.queues
-            queue = self._sticky = among[self._rng.randrange(len(among))]
-        return queue
 
 
 # After these nobody knows whether the batch was appended, and another leader may take over.

@@ -88,7 +88,6 @@ class BatchBuilder:
         "_entry_keys",
         "_entry_values",
         "_headers_ends",
-        "_is_keyed",
         "_keys",
         "_limit_bytes",
         "_timestamps",
@@ -106,10 +105,10 @@ class BatchBuilder:
     ) -> None:
         self._compression = compression
         self._limit_bytes = limit_bytes
+        # Empty until a record has one: most batches have keys, or have none.
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
         self._timestamps = array("q")
-        self._is_keyed = False
         # The headers of all records in a row, and where those of each record end. Empty until a
         # record has one: most batches have none.
         self._entry_keys: list[str] = []
@@ -139,7 +138,6 @@ class BatchBuilder:
             if type(key) is not bytes:
                 key = _as_bytes("key", key)
             size_bytes += len(key)
-            self._is_keyed = True
         if timestamp_ms < NO_TIMESTAMP_MS:
             raise ValueError(f"a timestamp before 1970: {timestamp_ms} ms")
         pairs: list[HeaderPair] = []
@@ -150,8 +148,10 @@ class BatchBuilder:
             raise BatchTooLarge(f"a batch of {size_bytes} bytes, limit {self._limit_bytes}")
         # This may refuse the number, so it comes before the other columns grow.
         self._timestamps.append(timestamp_ms)
+        if key is not None or self._keys:
+            self._keys += [None] * (len(self._values) - len(self._keys))
+            self._keys.append(key)
         self._values.append(value)
-        self._keys.append(key)
         if pairs or self._headers_ends:
             self._append_headers(pairs)
         self.size_bytes = size_bytes
@@ -160,7 +160,7 @@ class BatchBuilder:
         """Return the batch of all records so far; there must be one."""
         count = self.count
         columns: list[Array] = [
-            pa.array(self._keys, pa.binary()) if self._is_keyed else pa.nulls(count, pa.binary()),
+            pa.array(self._keys, pa.binary()) if self._keys else pa.nulls(count, pa.binary()),
             pa.array(self._values, pa.binary()),
             pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(self._timestamps)]),
         ]

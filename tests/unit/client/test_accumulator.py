@@ -78,9 +78,9 @@ def test_records_gather_until_the_batch_is_full() -> None:
     accumulator, queue = driver.accumulator, driver.queue()
     first = accumulator.open_batch(queue, bytes(500), None, None, 1, size=564, now_ms=1_000)
     assert accumulator.add(queue, bytes(500), None, None, 1, size=564) is first
+    assert driver.take() is None, "it lingers"
     assert accumulator.add(queue, bytes(500), None, None, 1, size=564) is None
     assert (first.count, accumulator.memory_bytes) == (2, 1_128)
-    assert driver.take() is None, "it lingers"
     second = accumulator.open_batch(queue, bytes(500), None, None, 1, size=564, now_ms=1_000)
     assert driver.take() is first, "it is full"
     assert driver.take() is None
