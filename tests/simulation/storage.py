@@ -28,7 +28,7 @@ from simulation.disk_state import (
     is_below,
 )
 from tailrace.errors import FolderLocked
-from tailrace.log.files import Buffer, Names
+from tailrace.log.files import Buffer, Names, Space
 
 TRACE_OPERATIONS_MAX = 400
 
@@ -41,6 +41,9 @@ class SimulatedCrash(BaseException):
 
     Until `SimFiles.crash` is called, every further call raises it too: the dead do nothing.
     """
+
+
+ENDLESS_BYTES = 1 << 50
 
 
 class SimFiles:
@@ -185,6 +188,11 @@ class SimFiles:
     def boot_id(self) -> str:
         self._check_alive()
         return self._boot_id
+
+    def space(self, folder: str) -> Space:
+        self._check_alive()
+        total = self.disk_bytes_max if self.disk_bytes_max is not None else ENDLESS_BYTES
+        return Space(max(total - self._used_bytes, 0), total)
 
     def crash(self, *, power_loss: bool) -> None:
         """The process (or the machine) is gone; afterwards another one may start.

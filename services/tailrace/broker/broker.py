@@ -16,6 +16,8 @@ from typing import Final
 from tailrace.broker.administration import ReplicaAdmin
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
+from tailrace.broker.disk_watch import DiskWatch
+from tailrace.broker.disks import Disk
 from tailrace.broker.fetching import FetchService
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
@@ -27,7 +29,7 @@ from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock
 from tailrace.errors import InvariantViolation, StorageError, StoreUnavailable, TailraceError
 from tailrace.log.files import Files
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import DataFolder, Identity, LogManager, ManagerReport
 from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,
@@ -92,6 +94,7 @@ class Broker:
         self.replicas: Replicas | None = None
         self.housekeeping: Housekeeping | None = None
         self.fetching: FetchService | None = None
+        self.disks: DiskWatch | None = None
         self.metadata = MetadataService()
         self.clients = ClientStreams(
             clock,
@@ -119,9 +122,11 @@ class Broker:
         report = await self._blocking.run(lambda: manager.open(now_ms=now_ms))
         self._manager = manager
         links = self._make_links(manager)
+        self.disks = disks = self._watch_disks(manager)
         self.replicas = replicas = Replicas(
             self._settings,
             manager,
+            disks,
             store=self._store,
             links=links,
             clock=self._clock,
@@ -133,11 +138,12 @@ class Broker:
             live=self.live,
         )
         replicas.doubt(report.opened)
-        await self._listen(replicas, links)
+        await self._listen(replicas, links, disks)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
         self._tasks.spawn("replica clock", replicas.run())
         self._tasks.spawn("clients", self.clients.run())
+        self._tasks.spawn("disks", disks.run())
         self._tasks.spawn("checkpoints", self._checkpoint_all(manager, replicas))
         self.housekeeping = housekeeping = Housekeeping(
             self._settings,
@@ -151,6 +157,35 @@ class Broker:
         self._tasks.spawn("retention", housekeeping.expire_forever())
         self._tasks.spawn("compaction", housekeeping.clean_forever())
         return report
+
+    def _watch_disks(self, manager: LogManager) -> DiskWatch:
+        disks = DiskWatch(
+            manager,
+            self._files,
+            self._settings.disk_limits,
+            interval_ms=self._settings.disk_probe_interval_ms,
+            clock=self._clock,
+            blocking=self._blocking,
+            tasks=self._tasks,
+            say=self._say,
+        )
+        disks.observe(self._disk_changed)
+        return disks
+
+    def _disk_changed(self, disk: Disk) -> None:
+        """Use a folder that has failed no longer; without any there is nothing left to do."""
+        manager = self._manager
+        if not disk.failure or manager is None:
+            return
+        failed = [each for each in manager.healthy if each.path == disk.path]
+        if len(failed) == len(manager.healthy):
+            self._task_failed("the last data folder", StorageError(f"{disk.path} {disk.trouble}"))
+        for folder in failed:
+            self._tasks.spawn(f"leave {folder.path}", self._leave_folder(manager, folder, disk))
+
+    async def _leave_folder(self, manager: LogManager, folder: DataFolder, disk: Disk) -> None:
+        # A sync may hang in it, and is waited for.
+        await self._blocking.run(lambda: manager.fail_folder(folder, disk.failure))
 
     @property
     def epoch(self) -> int | None:
@@ -247,7 +282,7 @@ class Broker:
                 told = True
             await asyncio.sleep(STORE_RETRY_MS / 1000)
 
-    async def _listen(self, replicas: Replicas, links: Links) -> None:
+    async def _listen(self, replicas: Replicas, links: Links, disks: DiskWatch) -> None:
         settings = self._settings
         clients = self.clients
         produce = ProduceService(settings, replicas, self._clock, clients, self.quotas)
@@ -266,6 +301,7 @@ class Broker:
             replicas,
             self.metadata,
             self.live,
+            disks,
             epoch=lambda: self.epoch,
             draining=lambda: self._draining,
             health_interval_ms=settings.health_interval_ms,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.hosted import ReplicaOrder
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.replicas import Replicas
@@ -29,6 +30,7 @@ class ControlService:
         replicas: Replicas,
         metadata: MetadataService,
         live: LiveSettings,
+        disks: DiskWatch,
         *,
         epoch: Callable[[], int | None],
         draining: Callable[[], bool],
@@ -38,6 +40,7 @@ class ControlService:
         self._replicas = replicas
         self._metadata = metadata
         self._live = live
+        self._disks = disks
         self._epoch = epoch
         self._draining = draining
         self._health_interval_ms = health_interval_ms
@@ -59,6 +62,8 @@ class ControlService:
                         broker_id=self._broker_id,
                         broker_epoch=self._epoch() or 0,
                         draining=self._draining(),
+                        unfit=self._disks.unfit,
+                        folders=self._folders(),
                         offline=[
                             _failed(partition, error)
                             for partition, error in self._replicas.offline.items()
@@ -68,6 +73,18 @@ class ControlService:
                 await self._replicas.news(timeout_ms=self._health_interval_ms)
         except Unreachable:
             return
+
+    def _folders(self) -> list[pb.FolderHealth]:
+        return [
+            pb.FolderHealth(
+                path=disk.path,
+                free_bytes=disk.free_bytes,
+                total_bytes=disk.total_bytes,
+                replicas=replicas,
+                trouble=disk.trouble,
+            )
+            for disk, replicas in self._disks.folders()
+        ]
 
     async def leader_and_isr(self, request: pb.LeaderAndIsrRequest) -> pb.LeaderAndIsrResponse:
         problem = self._problem(request.header)

@@ -15,12 +15,20 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tailrace.broker.hosted import Hosted
-from tailrace.errors import InvalidRequest, RequestTimedOut, Unreachable
-from tailrace.model import BrokerId, TopicPartition
-from tailrace.replication.events import LeaderReached, Report
+from tailrace.epochs import EpochEnd, EpochHistory
+from tailrace.errors import Diverged, InvalidRequest, RequestTimedOut, Unreachable
+from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from tailrace.replication.events import (
+    Event,
+    LeaderReached,
+    PushDiverged,
+    Pushed,
+    PushRefused,
+    Report,
+)
 from tailrace.runtime import Tasks
 from tailrace.transport.rpc import Frame, Link, Links
-from tailrace.transport.wire import from_partition, to_partition
+from tailrace.transport.wire import code_name, from_partition, to_partition
 from tailrace.v1 import replica_pb2 as pb
 
 CONNECT_TIMEOUT_MS: Final = 3_000
@@ -169,3 +177,26 @@ class LeaderLink:
             self._link = None
         self._reports.clear()
         self._wake.clear()
+
+
+def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
+    """What the leader says of one partition, as the machine takes it."""
+    epoch = LeaderEpoch(part.leader_epoch)
+    if not part.error:
+        return Pushed(
+            leader_epoch=epoch,
+            base_offset=Offset(part.base_offset),
+            size=part.size,
+            high_watermark=Offset(part.high_watermark),
+            log_start=Offset(part.log_start),
+        )
+    if code_name(part.error) == Diverged.code:
+        return PushDiverged(
+            leader_epoch=epoch,
+            base_offset=Offset(part.base_offset),
+            leader_end=EpochEnd(LeaderEpoch(part.diverging_epoch), Offset(part.diverging_end)),
+            epochs=epochs.entries,
+        )
+    return PushRefused(
+        leader_epoch=epoch, code=code_name(part.error), log_start=Offset(part.log_start)
+    )

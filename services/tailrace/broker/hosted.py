@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.broker.disks import Disk
 from tailrace.config import REPLICA_SETTINGS, Flush, LogConfig, min_insync_of
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
@@ -92,6 +93,7 @@ class Hosted:
     __slots__ = (
         "adding",
         "commit",
+        "disk",
         "fetchers",
         "flushing",
         "followers",
@@ -109,12 +111,14 @@ class Hosted:
         log: PartitionLog,
         machine: PartitionReplica,
         settings: TopicSettings,
+        disk: Disk,
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
         self.log = log
         self.machine = machine
         self.settings = settings
+        self.disk = disk
         # Replicas that a reassignment adds: what they are pushed is throttled until they are there.
         self.adding: tuple[BrokerId, ...] = ()
         self.commit: GroupCommit[None] = GroupCommit(log.recovery_point)

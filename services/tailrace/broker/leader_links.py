@@ -7,7 +7,7 @@ a frame is under way and goes out in the next one, so that frames grow under loa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -333,3 +333,33 @@ class FollowerSession:
                     hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
                 )
         self._pushes.clear()
+
+
+def cut_stalled(
+    sessions: Iterable[FollowerSession],
+    now_ms: int,
+    stall_max_ms: int,
+    say: Callable[[str], None],
+) -> None:
+    """Close the links of followers that take nothing."""
+    for session in list(sessions):
+        if session.cut_if_stalled(now_ms, stall_max_ms):
+            say(
+                f"follower {session.broker_id}: link closed, it took nothing for "
+                f"link.stall.timeout.ms={stall_max_ms}"
+            )
+
+
+async def hello_of(link: Link, cluster_id: str, broker_id: int) -> pb.ReplicaHello | None:
+    """What a follower says first; None when it is none of ours, or says nothing in time."""
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
+            frame = await link.recv()
+        header = pb.ReplicaFrame.FromString(frame.header) if frame is not None else None
+    except (TimeoutError, DecodeError):
+        return None
+    if header is None or not header.HasField("hello"):
+        return None
+    hello = header.hello
+    is_ours = hello.cluster_id == cluster_id and hello.leader_id == broker_id
+    return hello if is_ours else None

@@ -19,7 +19,13 @@ from collections.abc import Callable, Iterable
 from tailrace.broker.hosted import ReplicaOrder
 from tailrace.clock import Clock
 from tailrace.config import Flush
-from tailrace.errors import DamagedLog, StorageError, TailraceError, error_for
+from tailrace.errors import (
+    DamagedLog,
+    ReplicaOffline,
+    StorageError,
+    TailraceError,
+    error_for,
+)
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
@@ -51,8 +57,13 @@ class ReplicaLogs:
 
     def gave_up(self, log: PartitionLog, error: TailraceError) -> None:
         """A log takes no more calls."""
-        loses = log.config.flush is not Flush.ACK and not log.is_open
+        is_gone = not log.is_open or isinstance(error, ReplicaOffline)
+        loses = log.config.flush is not Flush.ACK and is_gone
         self.offline[log.partition] = _as_damage(log.partition, error) if loses else error
+        self._news.set()
+
+    def tell(self) -> None:
+        """Something that the controller should know of has changed."""
         self._news.set()
 
     async def news(self, *, timeout_ms: int) -> None:
@@ -74,6 +85,10 @@ class ReplicaLogs:
         """The log for an order: found, mended or made; one of a former topic goes."""
         partition, manager = order.partition, self._manager
         now_ms = self._clock.wall_ms()
+        folder = manager.folder_of(partition)
+        if folder is not None and folder.failure:
+            error = ReplicaOffline(f"{partition}: {folder.path} has failed: {folder.failure}")
+            raise self.offline.setdefault(partition, error)
         if manager.holds(partition):
             if manager.topic_id(partition) == order.topic_id:
                 doubt = self._doubted.pop(partition, None)

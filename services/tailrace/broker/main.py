@@ -13,8 +13,9 @@ from typing import Final
 
 from tailrace.broker.broker import Broker
 from tailrace.broker.settings import BrokerSettings
-from tailrace.clock import SystemClock
-from tailrace.log.files import OsFiles
+from tailrace.clock import Clock, SystemClock
+from tailrace.log.disk_faults import FaultsFile, FaultyFiles
+from tailrace.log.files import Files, OsFiles
 from tailrace.log.manager import ManagerReport
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.process import ServiceFailed
@@ -34,14 +35,14 @@ async def run_broker(
 ) -> None:
     """Be a broker until `stop` is set; ServiceFailed when it cannot go on."""
     store = open_store(etcd)
-    blocking = ThreadBlocking(threads_max=THREADS_MAX)
+    blocking, clock = ThreadBlocking(threads_max=THREADS_MAX), SystemClock()
     broker = Broker(
         settings,
-        files=OsFiles(),
+        files=disk_files(settings, clock),
         store=store,
         network=GrpcNetwork(server_limits(settings)),
         links=lambda manager: SocketLinks(manager.storage.cache),
-        clock=SystemClock(),
+        clock=clock,
         blocking=blocking,
         rng=Random(),
         new_id=lambda: str(uuid.uuid4()),
@@ -59,6 +60,14 @@ async def run_broker(
     await tasks.close()
     await store.close()
     blocking.close()
+
+
+def disk_files(settings: BrokerSettings, clock: Clock) -> Files:
+    """The file system; one with faults when that was asked for."""
+    files = OsFiles()
+    if not settings.debug_disk_faults:
+        return files
+    return FaultyFiles(files, FaultsFile(files, settings.debug_disk_faults, clock))
 
 
 def server_limits(settings: BrokerSettings) -> ServerLimits:
@@ -106,6 +115,7 @@ def _told(report: ManagerReport) -> list[str]:
     return [
         f"{len(report.opened)} logs opened {how}",
         *report.notes,
+        *(f"{path} cannot be used: {why}" for path, why in report.failed.items()),
         *(f"{partition} is damaged: {error}" for partition, error in report.damaged.items()),
     ]
 

@@ -14,12 +14,18 @@ from dataclasses import replace
 from random import Random
 from typing import Final, assert_never
 
-from google.protobuf.message import DecodeError
-
-from tailrace.broker.fetcher import LeaderLink
+from tailrace.broker.disk_watch import DiskWatch
+from tailrace.broker.disks import Disk
+from tailrace.broker.fetcher import LeaderLink, event_of
+from tailrace.broker.flushes import flush
 from tailrace.broker.hosted import Hosted, ReplicaOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
-from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, PROTOCOL_VERSION, FollowerSession
+from tailrace.broker.leader_links import (
+    PROTOCOL_VERSION,
+    FollowerSession,
+    cut_stalled,
+    hello_of,
+)
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.logs import ReplicaLogs
 from tailrace.broker.settings import BrokerSettings
@@ -27,14 +33,14 @@ from tailrace.broker.throttle import Throttle
 from tailrace.broker.waiting import Waiting
 from tailrace.clock import Clock
 from tailrace.config import UNLIMITED
-from tailrace.epochs import EpochEnd
 from tailrace.errors import (
     CorruptBatch,
-    Diverged,
+    DiskFull,
     FencedEpoch,
     InvariantViolation,
     LogClosed,
     NonContiguousAppend,
+    ReplicaOffline,
     StorageError,
     TailraceError,
     UnknownEpoch,
@@ -48,7 +54,6 @@ from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
 from tailrace.model import (
     BrokerId,
-    LeaderEpoch,
     Offset,
     TopicPartition,
     settled_count,
@@ -66,9 +71,6 @@ from tailrace.replication.events import (
     FailPending,
     MoveHighWatermark,
     Ordered,
-    PushDiverged,
-    Pushed,
-    PushRefused,
     RefuseFollower,
     Report,
     StartOverAt,
@@ -85,7 +87,6 @@ from tailrace.replication.leader import ReplicaSettings
 from tailrace.replication.partition import PartitionReplica, Role
 from tailrace.runtime import Blocking, Tasks
 from tailrace.transport.rpc import Link, Links
-from tailrace.transport.wire import code_name
 from tailrace.v1 import replica_pb2 as pb
 
 TICK_MS: Final = 100
@@ -100,6 +101,7 @@ class Replicas:
         self,
         settings: BrokerSettings,
         manager: LogManager,
+        disks: DiskWatch,
         *,
         store: MetadataStore,
         links: Links,
@@ -114,6 +116,8 @@ class Replicas:
         self._live = live = live or LiveSettings(settings.log_defaults, say)
         self._settings = settings
         self._manager = manager
+        self._disks = disks
+        disks.observe(self._disk_changed)
         self._links = links
         self._clock = clock
         self._blocking = blocking
@@ -170,15 +174,15 @@ class Replicas:
         if leader_epoch >= 0 and leader_epoch != known:
             kind = FencedEpoch if leader_epoch < known else UnknownEpoch
             raise kind(f"{hosted.partition}: epoch {leader_epoch} was meant, {known} is here")
+        if hosted.disk.is_full:
+            raise DiskFull(f"broker {self.broker_id}: {hosted.disk.path} is {hosted.disk.trouble}")
         before = hosted.log.log_end
         try:
             results = hosted.log.append_as_leader(
                 data, leader_epoch=hosted.machine.leader_epoch, now_ms=self._clock.wall_ms()
             )
-        except (StorageError, LogClosed) as failure:
-            if not hosted.log.is_open:
-                self._give_up(hosted, failure)
-            raise
+        except (StorageError, LogClosed, OSError) as failure:
+            raise self.disk_error(hosted, failure) from failure
         if hosted.log.log_end > before:
             self._appended(hosted)
         return results
@@ -188,6 +192,23 @@ class Replicas:
         hosted.log.advance_log_start(offset, aside=self._removed)
         hosted.mark_followers()
         hosted.mark_fetchers()
+
+    def disk_error(self, hosted: Hosted, error: TailraceError | OSError) -> TailraceError:
+        """A call on a log met its disk: draw the conclusions, and say what a client is told."""
+        self._disks.met(hosted.disk, error)
+        told = error if isinstance(error, TailraceError) else StorageError(str(error))
+        if not hosted.log.is_open:
+            self._give_up(hosted, told)
+        elif hosted.disk.is_full:
+            return DiskFull(f"broker {self.broker_id}: {hosted.disk.path} is full: {error}")
+        return told
+
+    def _disk_changed(self, disk: Disk) -> None:
+        """The controller hears of it; a disk that has failed takes all of its replicas with it."""
+        self._logs.tell()
+        if disk.failure:
+            for hosted in [each for each in self._hosted.values() if each.disk is disk]:
+                self._give_up(hosted, ReplicaOffline(f"{disk.path} {disk.trouble}"))
 
     # What the controller is told, and orders.
 
@@ -252,20 +273,8 @@ class Replicas:
 
     async def accept(self, link: Link) -> None:
         """Serve one follower's link until it ends."""
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT_MS / 1000):
-                frame = await link.recv()
-            if frame is None:
-                return
-            header = pb.ReplicaFrame.FromString(frame.header)
-        except (TimeoutError, DecodeError):
-            link.close()
-            return
-        cluster_id, _ = self._identity()
-        hello = header.hello
-        if not header.HasField("hello") or (
-            hello.cluster_id != cluster_id or hello.leader_id != self.broker_id
-        ):
+        hello = await hello_of(link, self._identity()[0], self.broker_id)
+        if hello is None:
             self._say(f"link from {link.peer} refused: it is not a follower of this broker")
             link.close()
             return
@@ -306,16 +315,8 @@ class Replicas:
                 if due_ms is not None and due_ms <= now_ms:
                     self._handle(hosted, Tick())
             self.waiting.expire(now_ms)
-            self._cut_stalled(now_ms)
-
-    def _cut_stalled(self, now_ms: int) -> None:
-        limit_ms = self._settings.link_stall_timeout_ms
-        for session in list(self._sessions.values()):
-            if session.cut_if_stalled(now_ms, limit_ms):
-                self._say(
-                    f"follower {session.broker_id}: link closed, it took nothing for "
-                    f"link.stall.timeout.ms={limit_ms}"
-                )
+            limit_ms = self._settings.link_stall_timeout_ms
+            cut_stalled(self._sessions.values(), now_ms, limit_ms, self._say)
 
     def store_high_watermarks(self) -> None:
         """Write down the high watermarks; they are hints, a restart may find older ones."""
@@ -326,18 +327,10 @@ class Replicas:
     async def flush_all(self) -> None:
         """Sync every log, one after the other, so that a crash has little to scan."""
         for hosted in list(self._hosted.values()):
-            log = hosted.log
-            if hosted.flushing is not None or not log.is_open:
-                continue
-            work = log.begin_flush()
-            if work is None:
-                continue
-            try:
-                await self._blocking.run(work.run)
-            except OSError as error:
-                self._give_up(hosted, log.fail_flush(error))
-            else:
-                log.end_flush(work)
+            if hosted.flushing is None and hosted.log.is_open:
+                error = await flush(hosted.log, self._blocking)
+                if error is not None:
+                    self.disk_error(hosted, error)
 
     def take_removed(self) -> list[str]:
         """The files that followers gave up since this was asked last, to be removed."""
@@ -390,7 +383,8 @@ class Replicas:
             self.broker_id,
             settings=ReplicaSettings(lag_max_ms=self._settings.replica_lag_time_max_ms),
         )
-        hosted = Hosted(order.partition, order.topic_id, log, machine, topic)
+        disk = self._disks.of(order.partition)
+        hosted = Hosted(order.partition, order.topic_id, log, machine, topic, disk)
         hosted.adding = order.adding
         self._hosted[order.partition] = hosted
         return hosted
@@ -445,8 +439,8 @@ class Replicas:
         try:
             for effect in effects:
                 self._perform(hosted, effect, piece)
-        except (StorageError, LogClosed) as error:
-            self._give_up(hosted, error)
+        except (StorageError, LogClosed, OSError) as error:
+            self._give_up(hosted, self.disk_error(hosted, error))
 
     def _give_up(self, hosted: Hosted, error: TailraceError) -> None:
         """The log takes no more: serve nothing of it, so that another leads and is followed."""
@@ -576,33 +570,15 @@ class Replicas:
         )
 
     def _pushed(self, hosted: Hosted, part: pb.LeaderPartition, piece: memoryview) -> None:
-        epoch = LeaderEpoch(part.leader_epoch)
-        if not part.error:
-            event: Event = Pushed(
-                leader_epoch=epoch,
-                base_offset=Offset(part.base_offset),
-                size=part.size,
-                high_watermark=Offset(part.high_watermark),
-                log_start=Offset(part.log_start),
-            )
-        elif code_name(part.error) == Diverged.code:
-            event = PushDiverged(
-                leader_epoch=epoch,
-                base_offset=Offset(part.base_offset),
-                leader_end=EpochEnd(LeaderEpoch(part.diverging_epoch), Offset(part.diverging_end)),
-                epochs=hosted.log.epochs.entries,
-            )
-        else:
-            event = PushRefused(
-                leader_epoch=epoch,
-                code=code_name(part.error),
-                log_start=Offset(part.log_start),
-            )
-        self._handle(hosted, event, piece)
+        self._handle(hosted, event_of(part, hosted.log.epochs), piece)
 
     def _append_pushed(self, hosted: Hosted, piece: memoryview | None) -> None:
         if piece is None:
             raise InvariantViolation(f"{hosted.partition}: there is nothing to append")
+        if hosted.disk.is_exhausted:
+            # It falls behind and leaves the ISR; it catches up when there is room again.
+            self._handle(hosted, AppendFailed())
+            return
         try:
             hosted.log.append_as_follower(
                 piece,
@@ -610,8 +586,9 @@ class Replicas:
                 leader_epoch=hosted.machine.leader_epoch,
             )
         except (StorageError, CorruptBatch, NonContiguousAppend) as error:
+            if isinstance(error, StorageError):
+                self.disk_error(hosted, error)
             if not hosted.log.is_open:
-                self._give_up(hosted, error)
                 return
             self._say(f"{hosted.partition}: a push could not be appended: {error}")
             self._handle(hosted, AppendFailed())
@@ -681,7 +658,7 @@ class Replicas:
         except (OSError, TailraceError) as error:
             failure = error if isinstance(error, TailraceError) else log.fail_flush(error)
             hosted.commit.fail(failure)
-            self._give_up(hosted, failure)
+            self._give_up(hosted, self.disk_error(hosted, failure))
         finally:
             hosted.flushing = None
 

@@ -24,13 +24,13 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock
 from tailrace.errors import (
+    DiskFull,
     InvalidRequest,
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OutOfOrderSequence,
     Overloaded,
     RequestTooLarge,
-    StorageError,
     TailraceError,
     Unreachable,
 )
@@ -46,6 +46,8 @@ from tailrace.v1.common_pb2 import ClusterMetadata
 
 PRODUCE_TIMEOUT_MS: Final = 30_000
 PRODUCE_TIMEOUT_MAX_MS: Final = 600_000
+# A disk is measured about once a second.
+DISK_FULL_RETRY_MS: Final = 1_000
 # What a request takes until it is answered, besides its batches.
 REQUEST_OVERHEAD_BYTES: Final = 1_024
 # Answers that a client has not taken: with more of them its stream is not read on.
@@ -116,9 +118,6 @@ class ProduceService:
         except TailraceError as error:
             self._refuse(answer, partition, error)
             return _Pending(answer, None)
-        except OSError as error:
-            self._refuse(answer, partition, StorageError(str(error)))
-            return _Pending(answer, None)
         needed = _fill(answer, results)
         if not acks_all or needed <= hosted.machine.high_watermark:
             return _Pending(answer, None)
@@ -159,6 +158,8 @@ class ProduceService:
             answer.leader_epoch = hosted.machine.leader_epoch
         if isinstance(error, Overloaded):
             answer.retry_after_ms = self.retry_after_ms
+        elif isinstance(error, DiskFull):
+            answer.retry_after_ms = DISK_FULL_RETRY_MS
 
 
 class _Pending:

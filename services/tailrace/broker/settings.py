@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace.broker.disks import DiskLimits
 from tailrace.broker.quotas import NO_LIMIT, Rates
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import InvalidConfig
@@ -63,6 +64,14 @@ class BrokerSettings:
     quota_producer_default: int = NO_LIMIT
     quota_consumer_default: int = NO_LIMIT
     quota_request_default: int = NO_LIMIT
+    # Less room than this on the disk of a folder: leaders there refuse records.
+    log_dir_min_free_bytes: int = 100 * _MIB
+    # How often disks are looked at, and when their syncs count as slow, and as quick again.
+    disk_probe_interval_ms: int = 1_000
+    disk_slow_ms: int = 2_000
+    disk_slow_recovery_ms: int = 30_000
+    # For drills: a file that says which disks are slow, full or broken (`log.disk_faults`).
+    debug_disk_faults: str = ""
     folders: FolderConfig = field(default_factory=FolderConfig)
     log_defaults: LogConfig = field(default_factory=LogConfig)
 
@@ -72,6 +81,14 @@ class BrokerSettings:
         for name in ("lease_ttl_ms", "health_interval_ms", "replica_lag_time_max_ms"):
             if getattr(self, name) < 100:
                 raise InvalidConfig(f"{name.replace('_', '.')} must be at least 100 ms")
+
+    @property
+    def disk_limits(self) -> DiskLimits:
+        return DiskLimits(
+            min_free_bytes=self.log_dir_min_free_bytes,
+            slow_ms=self.disk_slow_ms,
+            recovery_ms=self.disk_slow_recovery_ms,
+        )
 
     @property
     def quota_defaults(self) -> Rates:

@@ -305,6 +305,35 @@ _BROKER: Final = (
         _Rate(),
         "requests a second of a client id where nothing is set for it",
     ),
+    _Own(
+        "log.dir.min.free.bytes",
+        "log_dir_min_free_bytes",
+        _Whole(0),
+        "with less room on the disk of a data folder, leaders on it refuse records; with half "
+        "of that, followers on it stop",
+    ),
+    _Own(
+        "disk.probe.interval.ms", "disk_probe_interval_ms", _Whole(10), "how often disks are tried"
+    ),
+    _Own(
+        "disk.slow.ms",
+        "disk_slow_ms",
+        _Whole(),
+        "a disk whose syncs take this long, three times in a row, is one to lead nothing on",
+    ),
+    _Own(
+        "disk.slow.recovery.ms",
+        "disk_slow_recovery_ms",
+        _Whole(0),
+        "until all of them were quicker for this long",
+    ),
+    _Own(
+        "debug.disk.faults",
+        "debug_disk_faults",
+        _FILE,
+        "for drills: lines of `slow FOLDER MS`, `full FOLDER`, `fail FOLDER` in this file "
+        "make a disk so",
+    ),
 )
 
 _CONTROLLER: Final = (

@@ -46,9 +46,9 @@ class Brokers:
     """What an election needs to know of the brokers.
 
     `live`: registered. `draining`: live, and not to lead while another can, because it wants to
-    stop or because somebody said so (`cordoned`). `spared`: not registered, but alive as
-    far as can be told: it keeps what it has and is given nothing new. `lost_tail`: live, but what
-    it has on its disk is not all that it had.
+    stop, because somebody said so (`cordoned`) or because of its disk (`unfit`). `spared`: not
+    registered, but alive as far as can be told: it keeps what it has and is given nothing new.
+    `lost_tail`: live, but what it has on its disk is not all that it had.
     """
 
     live: Collection[BrokerId]
@@ -56,6 +56,7 @@ class Brokers:
     lost_tail: Collection[BrokerId] = ()
     spared: Collection[BrokerId] = ()
     cordoned: Collection[BrokerId] = ()
+    unfit: Collection[BrokerId] = ()
 
     def is_present(self, broker: BrokerId) -> bool:
         return broker in self.live or broker in self.spared
@@ -314,6 +315,8 @@ def _verdict(broker: BrokerId, chosen: BrokerId, brokers: Brokers) -> str:
         return "not registered"
     if broker in brokers.cordoned:
         return "cordoned"
+    if broker in brokers.unfit:
+        return "its disk is slow or full"
     if broker in brokers.draining:
         return "shutting down"
     return "not taken"

@@ -44,6 +44,8 @@ class Facts:
     term: Term
     # Brokers that asked to be relieved, with the epoch in which they did.
     draining: Mapping[BrokerId, int] = field(default_factory=dict)
+    # Brokers that should lead nothing while another can, and why.
+    unfit: Mapping[BrokerId, str] = field(default_factory=dict)
     spared: Collection[BrokerId] = ()
     failed: Mapping[TopicPartition, Mapping[BrokerId, ReplicaFailure]] = field(default_factory=dict)
     causes: Mapping[BrokerId, Cause] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from tailrace.errors import (
     CorruptCheckpoint,
     DamagedLog,
     LogClosed,
+    ReplicaOffline,
     StorageError,
     TailraceError,
 )
@@ -21,7 +22,7 @@ from tailrace.meta.image import LiveBroker
 from tailrace.model import BrokerId, TopicPartition
 
 _DAMAGED: Final = (CorruptBatch, CorruptCheckpoint, DamagedLog)
-_FAILED: Final = (*_DAMAGED, LogClosed, StorageError)
+_FAILED: Final = (*_DAMAGED, LogClosed, ReplicaOffline, StorageError)
 
 
 class Failures:

@@ -56,11 +56,13 @@ class HealthWatch(Generic[Id, Live]):
         on_gone: Callable[[Live, int], None],
         on_draining: Callable[[Id, int], None],
         on_offline: Callable[[Live, TopicPartition, TailraceError], None] | None = None,
+        on_fitness: Callable[[Id, str], None] = lambda _, __: None,
         what: str = "broker",
     ) -> None:
         """`on_gone`: the process is gone; with the wall time at which the stream broke.
 
-        `on_offline`: it says, now and again, that a replica of it is out of service.
+        `on_offline`: it says, now and again, that a replica of it is out of service. `on_fitness`:
+        why it should not lead, empty when it may.
         """
         self._term = term
         self._settings = settings
@@ -72,6 +74,7 @@ class HealthWatch(Generic[Id, Live]):
         self._on_gone: Callable[[Live, int], None] = on_gone
         self._on_draining = on_draining
         self._on_offline: Callable[[Live, TopicPartition, TailraceError], None] | None = on_offline
+        self._on_fitness = on_fitness
         self._what = what
         self._watched: dict[Id, tuple[int, asyncio.Task[None]]] = {}
 
@@ -137,6 +140,7 @@ class HealthWatch(Generic[Id, Live]):
                 backoff.reset()
                 if message.draining:
                     self._on_draining(broker, live.epoch)
+                self._on_fitness(broker, message.unfit)
                 for each in message.offline:
                     error = error_of(each.error, each.message)
                     if error is not None and self._on_offline is not None:

@@ -38,6 +38,8 @@ class Presence:
         self.spared: dict[BrokerId, int] = {}
         self.causes: dict[BrokerId, Cause] = {}
         self.draining: dict[BrokerId, int] = {}
+        # Why each should lead nothing while another can.
+        self.unfit: dict[BrokerId, str] = {}
         self._live: Mapping[BrokerId, LiveBroker] = {}
         self._explained: dict[BrokerId, int] = {}
         self._vanished_ms: dict[BrokerId, int] = {}
@@ -101,6 +103,18 @@ class Presence:
         self.causes[broker] = Cause(f"broker {broker} is shutting down", wall_ms)
         return True
 
+    def note_fitness(self, broker: BrokerId, why: str, wall_ms: int) -> bool:
+        """A broker says why it should not lead, or that it may; says whether that is news."""
+        is_news = bool(why) != (broker in self.unfit)
+        if why:
+            self.unfit[broker] = why
+        else:
+            self.unfit.pop(broker, None)
+        if is_news:
+            text = f"broker {broker} is unfit to lead: {why}" if why else f"broker {broker} is fit"
+            self.causes[broker] = Cause(text, wall_ms)
+        return is_news
+
     def give_up(self, broker: BrokerId, why: str, wall_ms: int) -> bool:
         """A spared broker is gone after all; says whether it was spared."""
         if self.spared.pop(broker, None) is None:
@@ -113,6 +127,7 @@ class Presence:
         self.spared.pop(broker, None)
         self._vanished_ms.pop(broker, None)
         self._explained.pop(broker, None)
+        self.unfit.pop(broker, None)
         what = f"broker {broker} registered (epoch {live.epoch})"
         if live.registration.tail_may_be_lost:
             what += " after its machine went down: its tail may be lost"

@@ -128,6 +128,7 @@ class Reconciler:
             on_gone=self._process_gone,
             on_draining=self._asked_to_drain,
             on_offline=self._replica_offline,
+            on_fitness=self._fitness_told,
         )
         self._coordinator_health = self._watch_coordinators(network, rng)
         self._failures = Failures()
@@ -361,6 +362,7 @@ class Reconciler:
         return Facts(
             term=self.term,
             draining=self._presence.draining,
+            unfit=self._presence.unfit,
             spared=list(self._presence.spared),
             failed=self._failures.replicas,
             causes=self._presence.causes,
@@ -568,6 +570,11 @@ class Reconciler:
             self._say(
                 f"broker {live.registration.broker_id} cannot serve {order.partition}: {error}"
             )
+            self._look_again()
+
+    def _fitness_told(self, broker: BrokerId, unfit: str) -> None:
+        if self._presence.note_fitness(broker, unfit, self._clock.wall_ms()):
+            self._say(f"broker {broker}: {unfit or 'it may lead again'}")
             self._look_again()
 
     def _replica_offline(

@@ -75,8 +75,9 @@ class Views:
         live = dict.fromkeys(sorted(brokers))
         cordoned = [each for each in live if each in image.cordons]
         leaving = {each: None for each in live if is_draining(brokers[each], facts)}
-        # Neither leads while another can.
-        draining = {**leaving, **dict.fromkeys(cordoned)}
+        unfit = [each for each in live if each in facts.unfit]
+        # None of them leads while another can.
+        draining = {**leaving, **dict.fromkeys(cordoned), **dict.fromkeys(unfit)}
         # Who has another disk than before has lost all; who lost its tail, only what no disk had.
         blank = [
             each
@@ -90,6 +91,7 @@ class Views:
                 live=live,
                 draining=draining,
                 cordoned=cordoned,
+                unfit=unfit,
                 lost_tail=dict.fromkeys(blank if syncs_first else [*blank, *tail_lost]),
                 spared=[each for each in facts.spared if each not in brokers],
             )
@@ -130,6 +132,7 @@ def _without(brokers: Brokers, failed: Mapping[BrokerId, ReplicaFailure]) -> Bro
         live=[each for each in brokers.live if each not in away],
         draining=brokers.draining,
         cordoned=brokers.cordoned,
+        unfit=brokers.unfit,
         lost_tail=[*brokers.lost_tail, *damaged],
         spared=[each for each in brokers.spared if each not in failed],
     )

@@ -20,7 +20,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tailrace.errors import FolderLocked
 
@@ -37,6 +37,13 @@ BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 _FILE_MODE = 0o644
 _LOCK_HOLDER_BYTES_MAX = 32
+
+
+class Space(NamedTuple):
+    """The room on the disk of a folder."""
+
+    free_bytes: int
+    total_bytes: int
 
 
 class OpenFile(Protocol):
@@ -120,6 +127,9 @@ class Files(Protocol):
 
     def boot_id(self) -> str:
         """A text that changes whenever the machine has started anew."""
+
+    def space(self, folder: str) -> Space:
+        """How much room there is on the disk that a folder is on."""
 
 
 class OsFile:
@@ -245,6 +255,10 @@ class OsFiles:
 
     def boot_id(self) -> str:
         return self.read(BOOT_ID_PATH).decode("ascii").strip()
+
+    def space(self, folder: str) -> Space:
+        found = os.statvfs(folder)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 def _write_rest(fd: int, position: int, buffers: Sequence[Buffer], written: int) -> None:

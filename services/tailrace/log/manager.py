@@ -1,5 +1,8 @@
 """The data folders of one broker: which logs are there, their checkpoints, how they are closed.
 
+A broker may have several folders, on disks of their own: a new log goes to the one with the fewest.
+One that fails, at the start or later, is left alone from then on, and the others go on.
+
 A data folder is locked by one process at a time. Its checkpoint files are small and rewritten
 whole; a lost one costs time (more is scanned), never data. The clean-shutdown marker is removed,
 durably, before anything in the folder can change, and written last of all.
@@ -30,6 +33,7 @@ from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
     HIGH_WATERMARKS,
+    LEADER_EPOCHS,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -53,6 +57,8 @@ from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
 DELETED_SUFFIX: Final = "-delete"
+# Another copy of a log, in a folder that was away while the log was made anew: for people.
+STRAY_SUFFIX: Final = "-stray"
 
 OffsetMap = Mapping[TopicPartition, Offset]
 T = TypeVar("T")
@@ -76,6 +82,8 @@ class ManagerReport:
     opened: list[OpenReport] = field(default_factory=list)
     damaged: dict[TopicPartition, TailraceError] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    # By path: folders that could not be opened, and why.
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def tail_may_be_lost(self) -> bool:
@@ -91,6 +99,10 @@ class DataFolder:
         self._mutex = Lock()
         self._lock: FolderLock | None = None
         self.path = path
+        # Why the folder is not used any more; empty: it is.
+        self.failure = ""
+        # Its disk has little room: new logs go elsewhere if they can.
+        self.is_full = False
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
@@ -342,12 +354,13 @@ class LogManager:
         report = ManagerReport()
         try:
             for folder in self.folders:
-                folder.open(report)
-            for folder in self.folders:
+                self._attempt(folder, report, lambda each: each.open(report))
+            for folder in self.healthy:
                 folder.check(self._identity)
-            for folder in self.folders:
-                folder.claim(self._identity, report)
-            for folder in self.folders:
+            for folder in self.healthy:
+                self._attempt(folder, report, lambda each: each.claim(self._identity, report))
+            self._part_copies(report)
+            for folder in self.healthy:
                 self._open_logs(folder, report, now_ms)
         except BaseException:
             for folder in self.folders:
@@ -358,21 +371,43 @@ class LogManager:
 
     @property
     def incarnation(self) -> str:
-        meta = self.folders[0].meta
+        """Names the data that is here: without one of the folders it is not what it was."""
+        meta = self.healthy[0].meta if self.healthy else None
         if meta is None:
             raise InvariantViolation("the data folders are not open")
-        return meta.incarnation
+        lost = [str(at) for at, each in enumerate(self.folders) if each.failure]
+        return "/".join([meta.incarnation, "without", *lost]) if lost else meta.incarnation
+
+    @property
+    def healthy(self) -> list[DataFolder]:
+        """The folders that are used."""
+        return [each for each in self.folders if not each.failure]
+
+    def folder_of(self, partition: TopicPartition) -> DataFolder | None:
+        """Where a log is, or was when its folder failed."""
+        return self._folder_of.get(partition)
+
+    def fail_folder(self, folder: DataFolder, reason: str) -> None:
+        """Use a folder no longer; what is in it stays as it is. May wait for a sync that runs."""
+        folder.failure = reason
+        for partition, log in list(folder.logs.items()):
+            log.abandon(reason)
+            self.storage.cache.forget_folder(f"{folder.path}/{partition}")
+            self.logs.pop(partition, None)
+        folder.logs.clear()
 
     def create(self, partition: TopicPartition, topic_id: TopicId, *, now_ms: int) -> PartitionLog:
         """Make the log of a new partition, in the folder that has the fewest."""
         if partition in self._folder_of:
             raise InvariantViolation(f"{partition} is there already")
-        for each in self.folders:
+        for each in self.healthy:
             path = f"{each.path}/{partition}"
             if self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
                 # A creation or a removal that failed half-way left it there.
                 self._discard(each, partition)
-        folder = min(self.folders, key=lambda each: len(each.logs))
+        if not self.healthy:
+            raise StorageError("no data folder is left")
+        folder = min(self.healthy, key=lambda each: (each.is_full, len(each.logs)))
         path = f"{folder.path}/{partition}"
         if partition in folder.recovery_points or partition in folder.log_starts:
             folder.forget(partition)
@@ -429,13 +464,23 @@ class LogManager:
         self._folder_of[partition].set_cleaned(partition, offset)
 
     def checkpoint(self) -> None:
-        for folder in self.folders:
-            folder.checkpoint()
+        """Of every folder that is used; the first error is raised after all had their turn."""
+        first: OSError | StorageError | None = None
+        for folder in self.healthy:
+            try:
+                folder.checkpoint()
+            except (OSError, StorageError) as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def close(self) -> None:
         """Close all logs and mark the folders as clean."""
         failures: list[str] = []
         for folder in self.folders:
+            if folder.failure:
+                folder.release()
+                continue
             try:
                 folder.close()
             except (StorageError, OSError) as error:
@@ -444,6 +489,54 @@ class LogManager:
         self.storage.cache.close()
         if failures:
             raise StorageError("; ".join(failures))
+
+    def _attempt(
+        self, folder: DataFolder, report: ManagerReport, step: Callable[[DataFolder], None]
+    ) -> None:
+        """Take a step with a folder; one whose disk fails is left out while there are others."""
+        if folder.failure:
+            return
+        try:
+            step(folder)
+        except OSError as error:
+            folder.failure = str(error)
+            folder.release()
+            report.failed[folder.path] = folder.failure
+            if not self.healthy:
+                raise
+
+    def _part_copies(self, report: ManagerReport) -> None:
+        """A log that is in two folders was made anew while one of them was away: keep that one."""
+        homes: dict[TopicPartition, DataFolder] = {}
+        for folder in self.healthy:
+            for partition in folder.partitions():
+                other = homes.setdefault(partition, folder)
+                if other is folder:
+                    continue
+                older = min((other, folder), key=lambda each: self._age(each, partition))
+                homes[partition] = folder if older is other else other
+                self._set_aside(older, partition)
+                report.notes.append(
+                    f"{partition} is in {homes[partition].path} too, where it is newer: the copy "
+                    f"in {older.path} was renamed to {partition}{STRAY_SUFFIX}"
+                )
+
+    def _age(self, folder: DataFolder, partition: TopicPartition) -> tuple[int, int]:
+        """How far the log in a folder got: its last epoch, and how much of it is durable."""
+        path = f"{folder.path}/{partition}/{LEADER_EPOCHS.file_name}"
+        try:
+            entries = read_or_none(self._files, path, LEADER_EPOCHS) or ()
+        except CorruptCheckpoint:
+            entries = ()
+        latest = max((int(each.epoch) for each in entries), default=-1)
+        return latest, folder.recovery_points.get(partition, 0)
+
+    def _set_aside(self, folder: DataFolder, partition: TopicPartition) -> None:
+        aside = f"{folder.path}/{partition}{STRAY_SUFFIX}"
+        if self._files.exists(aside):
+            self._files.remove_folder(aside)
+        self._files.rename(f"{folder.path}/{partition}", aside)
+        self._files.sync_folder(folder.path)
 
     def _open_again(
         self, partition: TopicPartition, now_ms: int, *, accept_loss: bool
@@ -561,7 +654,7 @@ class LogManager:
     def _load_all(self, kind: Kind[OffsetMap]) -> dict[TopicPartition, Offset]:
         """The entries of all folders; a corrupt file counts as empty, which is always safe here."""
         found: dict[TopicPartition, Offset] = {}
-        for folder in self.folders:
+        for folder in self.healthy:
             try:
                 found |= folder.load(kind)
             except CorruptCheckpoint:
@@ -569,5 +662,5 @@ class LogManager:
         return found
 
     def _store_all(self, kind: Kind[OffsetMap], offsets: OffsetMap) -> None:
-        for folder in self.folders:
+        for folder in self.healthy:
             folder.store(kind, {each: offsets[each] for each in offsets if each in folder.logs})

@@ -15,6 +15,7 @@ from tailrace.broker.hosted import Hosted
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.config import FolderConfig
+from tailrace.log.disk_faults import DiskFaults, FaultyFiles
 from tailrace.log.file_cache import FileCache
 from tailrace.meta.keys import CLUSTER, ClusterRecord, PartitionState, decode, encode, state_key
 from tailrace.meta.memory import MemoryEtcd
@@ -83,6 +84,8 @@ class Trio:
         self.brokers: dict[int, Broker] = {}
         self.processes: dict[int, Process] = {}
         self.files = {number: SimFiles(number) for number in ALL}
+        # What is wrong with the disks of each broker.
+        self.faults = {number: DiskFaults() for number in ALL}
         self.said: list[str] = []
 
     async def start(self, *numbers: int, **settings: Any) -> None:
@@ -102,10 +105,9 @@ class Trio:
                 broker_id=number,
                 listen=f"{name}:9092",
                 link_listen=f"{name}:9093",
-                folders=FolderConfig(log_dirs=("/data",)),
-                **settings,
+                **{"folders": FolderConfig(log_dirs=("/data",)), **settings},
             ),
-            files=self.files[number],
+            files=FaultyFiles(self.files[number], self.faults[number]),
             store=self.etcd.connect(),
             network=host,
             links=lambda manager: host.links(manager.storage.cache),

@@ -245,6 +245,7 @@ class FakeBroker:
         self.renews = True
         self.hangs = False
         self.draining = False
+        self.unfit = ""
         self.controller_epoch = -1
         # What the broker has on its disk, by partition: the topic's id.
         self.replicas: dict[TopicPartition, str] = {}
@@ -371,6 +372,7 @@ class FakeBroker:
                         broker_id=self.number,
                         broker_epoch=self.epoch or 0,
                         draining=self.draining,
+                        unfit=self.unfit,
                     )
                 )
                 await asyncio.sleep(HEALTH_INTERVAL_S)

@@ -36,6 +36,8 @@ class World:
         self.gone: list[tuple[int, int]] = []
         self.draining: list[tuple[int, int]] = []
         self.drains = False
+        self.unfit = ""
+        self.fitness: list[tuple[int, str]] = []
         self.silent = False
         self.ends = False
         self.tasks = Tasks(lambda name, error: self.failures.append((name, error)))
@@ -50,6 +52,7 @@ class World:
             say=lambda _: None,
             on_gone=lambda live, _: self.gone.append((live.epoch, loop.now_ms)),
             on_draining=lambda broker, epoch: self.draining.append((broker, epoch)),
+            on_fitness=lambda broker, unfit: self.fitness.append((broker, unfit)),
         )
 
     async def start_broker(self) -> None:
@@ -65,7 +68,10 @@ class World:
         self.opened.append(request.header)
         while not self.ends:
             if not self.silent:
-                await stream.send(control_pb2.HealthResponse(broker_id=1, draining=self.drains))
+                told = control_pb2.HealthResponse(
+                    broker_id=1, draining=self.drains, unfit=self.unfit
+                )
+                await stream.send(told)
             await asyncio.sleep(1)
 
 
@@ -102,6 +108,18 @@ def test_one_stream_is_kept_to_each_life_of_a_broker() -> None:
         await asyncio.sleep(1)
         assert len(world.tasks) == 0
         assert world.gone == []
+
+    simulate(main)
+
+
+def test_what_a_broker_says_of_its_fitness_is_passed_on() -> None:
+    async def main(world: World) -> None:
+        world.unfit = "/a is slow"
+        world.watch.update({B1: live()})
+        await asyncio.sleep(0.5)
+        world.unfit = ""
+        await asyncio.sleep(1)
+        assert world.fitness == [(B1, "/a is slow"), (B1, "")]
 
     simulate(main)
 

@@ -251,6 +251,18 @@ def test_a_request_of_a_former_life_to_be_relieved_counts_no_more() -> None:
     assert decided(picture, draining={BrokerId(1): 10}) == Decision()
 
 
+def test_f27_a_broker_with_a_slow_or_full_disk_leads_only_what_nobody_else_can() -> None:
+    states = {0: state(1, [1, 2, 3]), 1: state(1, [1]), 2: state(2, [1, 2, 3])}
+    unfit = {BrokerId(1): "/a is slow"}
+    decision = decided(image(THREE, states), unfit=unfit)
+    assert states_in(*decision.transactions) == {KEY: (2, 5, (1, 2, 3), ())}
+    candidates = history_in(decision.transactions[0]).changes[0].candidates
+    assert candidates[0] == "1: in sync, its disk is slow or full"
+    # When all are in trouble, nothing moves.
+    everyone = {BrokerId(each): "full" for each in (1, 2, 3)}
+    assert decided(image(THREE, states), unfit=everyone) == Decision()
+
+
 def test_f16_the_spared_keep_what_they_have_and_their_absence_is_guarded() -> None:
     states = {0: state(1, [1, 2, 3]), 1: state(3, [1, 2, 3])}
     assert decided(image([live(3)], states), spared=[1, 2]) == Decision()

@@ -202,3 +202,17 @@ def test_the_same_image_again_is_no_news() -> None:
     same = image({1: 11})
     presence.observe(same, now_ms=10, wall_ms=10)
     assert presence.observe(same, now_ms=10_000, wall_ms=10) == []
+
+
+def test_a_broker_says_that_it_is_unfit_and_later_that_it_is_not() -> None:
+    presence = present({1: 11, 2: 12})
+    assert not presence.note_fitness(BrokerId(1), "", 5)
+    assert presence.note_fitness(BrokerId(1), "/a is slow", 6)
+    assert not presence.note_fitness(BrokerId(1), "/a is slow and full", 7)
+    assert presence.unfit == {1: "/a is slow and full"}
+    assert presence.causes[BrokerId(1)] == Cause("broker 1 is unfit to lead: /a is slow", 6)
+    assert presence.note_fitness(BrokerId(1), "", 8)
+    assert presence.unfit == {}
+    presence.note_fitness(BrokerId(1), "/a is slow", 9)
+    presence.observe(image({1: 21, 2: 12}), now_ms=10, wall_ms=10)
+    assert presence.unfit == {}

@@ -512,6 +512,21 @@ def test_a_broker_can_ask_for_it_on_its_health_stream() -> None:
     simulate(main)
 
 
+def test_f27_leaderships_leave_a_broker_whose_disk_is_slow_and_do_not_come_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        await started(cluster)
+        cluster.brokers[1].unfit = "/data is slow"
+        took_ms = await cluster.until(cluster.brokers[2].leads)
+        assert took_ms < 1_100
+        assert parts(cluster) == (2, 1, (1, 2, 3), ())
+        assert "/data is slow" in cluster.history().changes[0].cause
+        cluster.brokers[1].unfit = ""
+        await asyncio.sleep(10)
+        assert parts(cluster) == (2, 1, (1, 2, 3), ())
+
+    simulate(main)
+
+
 # --------------------------------------------------------------------------------------- the store
 
 

@@ -29,10 +29,11 @@ from tailrace.log.checkpoints import (
     RECOVERY_POINTS,
     read_or_none,
 )
+from tailrace.log.disk_faults import DiskFaults, Fault, FaultKind, FaultyFiles
 from tailrace.log.files import Files, OsFiles
 from tailrace.log.manager import Identity, LogManager, ManagerReport
 from tailrace.log.segment import segment_name
-from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
+from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 
 ROOT = "/data/a"
 OTHER_ROOT = "/data/b"
@@ -372,11 +373,91 @@ def test_a_partition_is_created_once(disk: SimFiles) -> None:
         manager.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
 
 
-def test_a_partition_in_two_folders_is_our_own_bug(disk: SimFiles) -> None:
-    filled(disk, ROOT).close()
-    disk.make_folder(f"{OTHER_ROOT}/{ORDERS}")
-    with pytest.raises(InvariantViolation, match="and in another folder"):
-        opened(disk, ROOT, OTHER_ROOT)
+# Several folders.
+
+
+def faulty(disk: SimFiles, *faults: Fault) -> FaultyFiles:
+    return FaultyFiles(disk, DiskFaults(faults))
+
+
+def test_a_folder_that_cannot_be_opened_is_left_out(disk: SimFiles) -> None:
+    filled(disk, ROOT, OTHER_ROOT).close()
+    broken = faulty(disk, Fault(FaultKind.FAIL, OTHER_ROOT))
+    manager, report = opened(broken, ROOT, OTHER_ROOT)
+    assert list(report.failed) == [OTHER_ROOT]
+    assert [each.path for each in manager.healthy] == [ROOT]
+    assert len(report.opened) == 1
+    # It is not the data that it was: whoever knew this broker must not count on it.
+    whole, _ = opened(SimFiles(1), ROOT, OTHER_ROOT)
+    assert manager.incarnation == f"{whole.incarnation}/without/1"
+    new = manager.create(TopicPartition("new", 0), TopicId("new"), now_ms=NOW_MS)
+    assert new.folder.startswith(ROOT)
+    manager.checkpoint()
+    manager.close()
+
+
+def test_without_any_folder_there_is_nothing_to_open(disk: SimFiles) -> None:
+    filled(disk).close()
+    with pytest.raises(OSError, match="Input/output error"):
+        opened(faulty(disk, Fault(FaultKind.FAIL, ROOT)))
+
+
+def test_a_folder_that_fails_is_left_and_the_others_go_on(disk: SimFiles) -> None:
+    manager = filled(disk, ROOT, OTHER_ROOT)
+    folder = manager.folder_of(ORDERS)
+    assert folder is not None
+    log = manager.logs[ORDERS]
+    manager.fail_folder(folder, "the disk is gone")
+    with pytest.raises(LogClosed, match="the disk is gone"):
+        append(log, batch(b"x"))
+    assert ORDERS not in manager.logs
+    assert manager.folder_of(ORDERS) is folder
+    assert values(manager.logs[BILLS]) == expected(BILLS)
+    for number in range(3):
+        made = manager.create(TopicPartition("new", number), TopicId("new"), now_ms=NOW_MS)
+        assert not made.folder.startswith(folder.path)
+    manager.store_high_watermarks({BILLS: Offset(3)})
+    manager.checkpoint()
+    manager.close()
+    # The folder was not closed in order, and so it is recovered when it is back.
+    again, report = opened(disk, ROOT, OTHER_ROOT)
+    assert not report.clean
+    assert values(again.logs[ORDERS]) == expected(ORDERS)
+    other = next(each for each in again.folders if each.path != folder.path)
+    for each in again.folders:
+        again.fail_folder(each, "gone too")
+    with pytest.raises(StorageError, match="no data folder is left"):
+        again.create(TopicPartition("last", 0), TopicId("last"), now_ms=NOW_MS)
+    assert other.failure
+
+
+def test_new_logs_avoid_a_full_disk(disk: SimFiles) -> None:
+    manager = filled(disk, ROOT, OTHER_ROOT)
+    manager.folders[0].is_full = True
+    for number in range(4):
+        made = manager.create(TopicPartition("new", number), TopicId("new"), now_ms=NOW_MS)
+        assert made.folder.startswith(OTHER_ROOT)
+    manager.folders[1].is_full = True
+    made = manager.create(TopicPartition("new", 9), TopicId("new"), now_ms=NOW_MS)
+    assert made.folder.startswith(ROOT)
+
+
+def test_of_two_copies_the_newer_is_kept(disk: SimFiles) -> None:
+    """A folder was away, its logs were made anew elsewhere, and then it came back."""
+    filled(disk, OTHER_ROOT).close()
+    manager = filled(disk, ROOT, count=3)
+    manager.logs[ORDERS].assign_epoch(LeaderEpoch(7))
+    append(manager.logs[ORDERS], batch(b"newer"), epoch=7)
+    manager.close()
+    again, report = opened(disk, ROOT, OTHER_ROOT)
+    assert values(again.logs[ORDERS])[-1] == b"newer"
+    # Of equal epochs, the one with more.
+    assert values(again.logs[BILLS]) == expected(BILLS)
+    assert disk.exists(f"{OTHER_ROOT}/{ORDERS}-stray")
+    assert disk.exists(f"{ROOT}/{BILLS}-stray")
+    assert len([note for note in report.notes if "-stray" in note]) == 2
+    again.close()
+    assert len(opened(disk, ROOT, OTHER_ROOT)[1].opened) == 2
 
 
 def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
@@ -571,10 +652,13 @@ def test_topic_id_of_a_folder_that_lost_it(disk: SimFiles) -> None:
 def test_an_open_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     files = OsFiles()
     filled(files, str(tmp_path)).close()
-    (tmp_path / "extra").mkdir()
-    filled(files, str(tmp_path / "extra"), count=1).close()
+    other = manager_of(
+        files, str(tmp_path / "extra"), identity=Identity("another", BrokerId(1), "i")
+    )
+    other.open(now_ms=NOW_MS)
+    other.close()
     manager = manager_of(files, str(tmp_path), str(tmp_path / "extra"))
-    with pytest.raises(InvariantViolation):
+    with pytest.raises(FolderMismatch):
         manager.open(now_ms=NOW_MS)
     assert manager.storage.cache.counters().open_files == 0
     again, _ = opened(files, str(tmp_path))

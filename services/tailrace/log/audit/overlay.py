@@ -13,9 +13,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from tailrace.log.files import Buffer, Names
+from tailrace.log.files import Buffer, Names, Space
+
+IMAGINED_BYTES: Final = 1 << 50
 
 
 class ReadOnlyFile(Protocol):
@@ -155,6 +157,10 @@ class OverlayFiles:
 
     def boot_id(self) -> str:
         return self._below.boot_id()
+
+    def space(self, folder: str) -> Space:
+        """What is only imagined takes no room."""
+        return Space(IMAGINED_BYTES, IMAGINED_BYTES)
 
     # The parts of the above.
 
