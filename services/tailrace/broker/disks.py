@@ -6,7 +6,7 @@
 - Speed. One probe (a small write and its sync) at a time. SLOW_PROBES in a row that took `slow_ms`,
   or one that takes as long as all of them, make it *slow*: the broker wants to lead nothing. It is
   well again when all probes were quick for `recovery_ms`, so that a disk that is slow now and then
-  does not send leaderships to and fro.
+  does not send leaderships back and forth.
 - Failure. For good, in this life of the broker.
 """
 

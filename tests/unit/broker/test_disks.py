@@ -66,7 +66,7 @@ def test_one_probe_that_hangs_is_enough() -> None:
 
 
 def test_a_slow_disk_is_well_when_it_was_quick_for_long() -> None:
-    """One that is slow now and then stays slow: leaderships do not go to and fro."""
+    """One that is slow now and then stays slow: leaderships do not go back and forth."""
     found, now_ms = disk(), 0
     found.probed(300, now_ms)
     for _ in range(20):
