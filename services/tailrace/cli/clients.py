@@ -6,6 +6,7 @@ Only the command line: arguments, options, help. What the commands do is in `cli
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -216,10 +217,25 @@ def produce(
 def consume(
     topic: Topic,
     *,
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0)] = 0,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Read as a member of this group, and commit."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")
+    ] = None,
+    from_beginning: Annotated[
+        bool,
+        typer.Option("--from-beginning", help="As --offset earliest, whatever is committed."),
+    ] = False,
     offset: Annotated[
-        str, typer.Option("--offset", "-o", help="earliest, latest, or a number.")
-    ] = "earliest",
+        str | None,
+        typer.Option("--offset", "-o", help="earliest, latest, or a number.  [default: earliest]"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="From a time ago (5m, 2h, 7d) or a moment."),
+    ] = None,
     max_records: Annotated[
         int | None, typer.Option("--max", min=1, help="Stop after so many records.")
     ] = None,
@@ -233,22 +249,28 @@ def consume(
     timeout: Timeout = 15.0,
     as_json: Json = False,
 ) -> None:
-    """Read one partition up to its end (or for ever), and print a line for each record.
+    """Read a topic up to its end (or for ever), and print a line for each record.
 
-    Values are printed as they are. With --json each line tells offset, time, key, value, headers;
-    what is no text stands there as {"base64": …}.
+    On a terminal a line shows time, partition:offset, key, value and headers. Into a pipe or a file
+    go the values as they are. With --json each line tells everything; what is no text stands there
+    as {"base64": …}. Ctrl-C leaves the group in order.
     """
     from tailrace.cli import consuming  # noqa: PLC0415
 
+    if from_beginning and offset is not None:
+        raise typer.BadParameter("give --from-beginning or --offset, not both")
     consuming.consume(
         consuming.Wanted(
             topic=topic,
+            group=group,
             partition=partition,
-            offset=offset,
+            offset="earliest" if from_beginning else offset,
+            since=since,
             max_records=max_records,
             follow=follow,
             with_keys=with_keys,
             as_json=as_json,
+            pretty=sys.stdout.isatty() and not with_keys,
         ),
         bootstrap=bootstrap,
         timeout_s=timeout,

@@ -16,6 +16,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from tailrace.client.admin import AdminCore
+from tailrace.client.consumer import ConsumerCore
+from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
@@ -60,6 +62,11 @@ class Connection:
 
     def producer(self, settings: ProducerSettings) -> ProducerCore:
         return ProducerCore(
+            self.bootstrap, settings, network=self.network, clock=self.clock, rng=self.rng
+        )
+
+    def consumer(self, settings: ConsumerSettings) -> ConsumerCore:
+        return ConsumerCore(
             self.bootstrap, settings, network=self.network, clock=self.clock, rng=self.rng
         )
 

@@ -1,24 +1,36 @@
-"""What `tailrace consume` does: one partition, from an offset to its end or for ever, as lines.
+"""What `tailrace consume` does: a topic, from somewhere to its end or for ever, as lines.
 
-Lines go out as batches come in; a reader that went away (`| head`) ends the command quietly.
+Lines go out as records come in; a reader that went away (`| head`) ends the command quietly. Ctrl-C
+leaves the group in order.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from tailrace.cli import formatting
 from tailrace.cli.connecting import Connection, connection, run
-from tailrace.client.admin import LATEST
-from tailrace.client.reader import PartitionReader
-from tailrace.errors import InvalidRequest, Unreachable
-from tailrace.record.view import Record
+from tailrace.client.admin import EARLIEST, LATEST, OffsetSpec
+from tailrace.client.consumer import ConsumerCore
+from tailrace.client.consumer_settings import ConsumerSettings
+from tailrace.client.records import ConsumerRecord
+from tailrace.clock import SystemClock
+from tailrace.errors import InvalidRequest, UnknownTopic, Unreachable
+from tailrace.model import TopicPartition
 
-_POSITIONS: Final = ("earliest", "latest")
+POLL_MS: Final = 500
+POLL_RECORDS: Final = 10_000
+
+_POSITIONS: Final = (EARLIEST, LATEST)
+_AGO: Final = re.compile(r"(?P<number>[0-9]+)(?P<unit>ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +38,35 @@ class Wanted:
     """What to read and how to print it."""
 
     topic: str
-    partition: int
-    offset: str
-    max_records: int | None
-    follow: bool
-    with_keys: bool
-    as_json: bool
+    # None: all partitions.
+    partition: int | None = None
+    group: str | None = None
+    # None: as the group has committed, else from the beginning.
+    offset: str | None = None
+    since: str | None = None
+    max_records: int | None = None
+    follow: bool = False
+    with_keys: bool = False
+    as_json: bool = False
+    # For people at a terminal: time, place, key, value and headers of each record.
+    pretty: bool = False
 
-    def line(self, record: Record) -> bytes:
+    def line(self, record: ConsumerRecord) -> bytes:
         if self.as_json:
-            return json.dumps(_json(self, record), ensure_ascii=False).encode() + b"\n"
+            return json.dumps(_json(record), ensure_ascii=False).encode() + b"\n"
+        if self.pretty:
+            return (_pretty(record) + "\n").encode()
         value = record.value or b""
         return (record.key or b"") + b"\t" + value + b"\n" if self.with_keys else value + b"\n"
 
 
 def consume(wanted: Wanted, *, bootstrap: str | None, timeout_s: float) -> None:
-    offset = parse_offset(wanted.offset)
-    run(_consume(wanted, offset, connection(bootstrap, timeout_s)))
+    if sum(each is not None for each in (wanted.offset, wanted.since)) > 1:
+        raise InvalidRequest("give one of --from-beginning, --offset and --since")
+    if wanted.group is not None and wanted.partition is not None:
+        raise InvalidRequest("a group divides the partitions itself: leave --partition away")
+    start = _start(wanted, SystemClock().wall_ms())
+    run(_consume(wanted, start, connection(bootstrap, timeout_s)))
 
 
 def parse_offset(text: str) -> int | str:
@@ -54,66 +78,199 @@ def parse_offset(text: str) -> int | str:
     raise InvalidRequest(f"--offset {text!r} is neither a number nor 'earliest' nor 'latest'")
 
 
-async def _consume(wanted: Wanted, offset: int | str, to: Connection) -> None:
-    # Where the end is, is asked once: who wants more than what is there now follows.
-    end = None if wanted.follow else await _end(wanted, to)
-    left = wanted.max_records
-    async with to.reader(wanted.topic, wanted.partition, offset) as reader:
-        while left != 0 and not _is_done(reader, offset, end):
-            first = reader.position
-            fetched = await reader.next(timeout_ms=to.timeout_ms)
-            if fetched is None:
-                _complain_if_silent(reader, wanted, end, to)
+def parse_since(text: str, *, now_ms: int) -> int:
+    """A time in ms: so long ago (`5m`, `2h`), or a moment in ISO 8601 (UTC unless it says)."""
+    match = _AGO.fullmatch(text)
+    if match is not None:
+        return now_ms - int(match["number"]) * _UNIT_MS[match["unit"]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"--since {text!r} is neither a time ago (30s, 5m, 2h, 7d) nor a moment "
+            "(2026-01-31T12:00)"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where to begin: an offset, a place, a time in ms, or (None) where the group stopped."""
+
+    offset: int | str | None = None
+    since_ms: int | None = None
+
+
+def _start(wanted: Wanted, now_ms: int) -> _Start:
+    if wanted.since is not None:
+        return _Start(since_ms=parse_since(wanted.since, now_ms=now_ms))
+    if wanted.offset is not None:
+        return _Start(offset=parse_offset(wanted.offset))
+    return _Start()
+
+
+async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
+    settings = ConsumerSettings(
+        group_id=wanted.group,
+        auto_offset_reset=LATEST if start.offset == LATEST else EARLIEST,
+        max_poll_records=POLL_RECORDS,
+        default_api_timeout_ms=to.timeout_ms,
+        client_id="tailrace consume",
+    )
+    consumer = to.consumer(settings)
+    try:
+        partitions = await _partitions(wanted, consumer)
+        # Where the end is, is asked once: who wants more than what is there now follows.
+        ends = None if wanted.follow else await _offsets(consumer, partitions, LATEST)
+        beginning = _Beginning(start, await _begin_at(consumer, partitions, start))
+        if wanted.group is not None:
+            await consumer.subscribe([wanted.topic], beginning.of(consumer))
+        else:
+            await consumer.assign(partitions)
+            await beginning.of(consumer).on_assigned(partitions)
+        await _print_all(wanted, consumer, ends, to.timeout_ms)
+    finally:
+        await consumer.close()
+
+
+async def _partitions(wanted: Wanted, consumer: ConsumerCore) -> list[TopicPartition]:
+    count = await consumer.partitions_of(wanted.topic)
+    if wanted.partition is None:
+        return [TopicPartition(wanted.topic, number) for number in range(count)]
+    if wanted.partition >= count:
+        raise UnknownTopic(
+            f"{wanted.topic} has partitions 0 to {count - 1}, not {wanted.partition}"
+        )
+    return [TopicPartition(wanted.topic, wanted.partition)]
+
+
+async def _offsets(
+    consumer: ConsumerCore, partitions: list[TopicPartition], spec: OffsetSpec
+) -> dict[TopicPartition, int]:
+    found = await consumer.offsets_for(dict.fromkeys(partitions, spec))
+    return {partition: each.offset for partition, each in found.items()}
+
+
+async def _begin_at(
+    consumer: ConsumerCore, partitions: list[TopicPartition], start: _Start
+) -> dict[TopicPartition, int]:
+    """Offsets to seek to, of the partitions that need one."""
+    if isinstance(start.offset, int):
+        return dict.fromkeys(partitions, start.offset)
+    if start.since_ms is None:
+        return {}
+    found = await _offsets(consumer, partitions, start.since_ms)
+    if any(offset < 0 for offset in found.values()):
+        # Nothing is that late: only what comes from now on.
+        ends = await _offsets(consumer, partitions, LATEST)
+        found = {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
+    return found
+
+
+class _Beginning:
+    """Seeks to where the command begins, when partitions are assigned."""
+
+    def __init__(self, start: _Start, offsets: Mapping[TopicPartition, int]) -> None:
+        self._start = start
+        self._offsets = offsets
+        self._consumer: ConsumerCore | None = None
+        self._seen: set[TopicPartition] = set()
+
+    def of(self, consumer: ConsumerCore) -> _Beginning:
+        self._consumer = consumer
+        return self
+
+    async def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        consumer = self._consumer
+        assert consumer is not None
+        for partition in partitions:
+            if partition in self._seen:
                 continue
-            if fetched.header.is_control:
-                continue
-            lines: list[bytes] = []
-            for record in _records(fetched.view.records(), first, end):
-                if left == 0:
-                    break
-                lines.append(wanted.line(record))
-                left = left if left is None else left - 1
-            sys.stdout.buffer.write(b"".join(lines))
-            sys.stdout.buffer.flush()
+            self._seen.add(partition)
+            if partition in self._offsets:
+                await consumer.seek(partition, self._offsets[partition])
+            elif self._start.offset == EARLIEST:
+                await consumer.seek_to_beginning([partition])
+            elif self._start.offset == LATEST:
+                await consumer.seek_to_end([partition])
+
+    async def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        """What was printed is committed by itself."""
+
+    async def on_lost(self, partitions: list[TopicPartition]) -> None:
+        """Others print it from now on."""
 
 
-async def _end(wanted: Wanted, to: Connection) -> int:
-    async with to.admin() as admin:
-        found = await admin.list_offsets(wanted.topic, LATEST, partitions=[wanted.partition])
-    return found[wanted.partition].offset
-
-
-def _is_done(reader: PartitionReader, offset: int | str, end: int | None) -> bool:
-    if end is None:
-        return False
-    position = reader.position
-    if position < 0:
-        # Not looked up yet; nothing lies between the end and the latest.
-        return offset == LATEST or end == 0
-    return position >= end and (reader.high_watermark >= 0 or position == end)
-
-
-def _complain_if_silent(
-    reader: PartitionReader, wanted: Wanted, end: int | None, to: Connection
+async def _print_all(
+    wanted: Wanted,
+    consumer: ConsumerCore,
+    ends: Mapping[TopicPartition, int] | None,
+    timeout_ms: int,
 ) -> None:
-    if end is not None or reader.trouble:
-        why = reader.trouble or "its leader sends nothing"
-        if end is not None:
-            raise Unreachable(
-                f"{wanted.topic}-{wanted.partition}: nothing came within {to.timeout_ms} ms: {why}"
-            )
+    left = wanted.max_records
+    silent_ms = 0
+    while left != 0 and not _is_done(consumer, ends):
+        limit = POLL_RECORDS if left is None else min(left, POLL_RECORDS)
+        records = await consumer.poll(timeout_ms=POLL_MS, max_records=limit)
+        silent_ms = 0 if records else silent_ms + POLL_MS
+        if ends is not None and silent_ms >= timeout_ms:
+            _complain(wanted, consumer, ends, timeout_ms)
+        left = left if left is None else left - len(records)
+        lines = [
+            wanted.line(record)
+            for record in records
+            if ends is None or record.offset < ends[TopicPartition(record.topic, record.partition)]
+        ]
+        sys.stdout.buffer.write(b"".join(lines))
+        sys.stdout.buffer.flush()
 
 
-def _records(records: Iterator[Record], first: int, end: int | None) -> Iterator[Record]:
-    for record in records:
-        if record.offset >= first and (end is None or record.offset < end):
-            yield record
+def _is_done(consumer: ConsumerCore, ends: Mapping[TopicPartition, int] | None) -> bool:
+    """Whether all that was there at the start, and is ours, was read."""
+    mine = consumer.assignment()
+    if ends is None or not mine:
+        return False
+    positions = consumer.taker.positions()
+    return all(each in positions and positions[each][0] >= ends.get(each, 0) for each in mine)
 
 
-def _json(wanted: Wanted, record: Record) -> dict[str, Any]:
+def _complain(
+    wanted: Wanted, consumer: ConsumerCore, ends: Mapping[TopicPartition, int], timeout_ms: int
+) -> None:
+    """Nothing came for so long, although there is something."""
+    if not consumer.assignment():
+        what = f"group {wanted.group} gave this member nothing"
+        raise Unreachable(
+            f"{wanted.topic}: {what} within {timeout_ms} ms; {consumer.group_trouble}"
+        )
+    positions = consumer.taker.positions()
+    trouble = consumer.trouble()
+    for partition in sorted(consumer.assignment()):
+        if positions.get(partition, (-1, -1))[0] < ends.get(partition, 0):
+            why = trouble.get(partition, "its leader sends nothing")
+            raise Unreachable(f"{partition}: nothing came within {timeout_ms} ms: {why}")
+
+
+def _pretty(record: ConsumerRecord) -> str:
+    """One record for people; nothing in it can do anything to the terminal."""
+    time = formatting.iso_time(record.timestamp_ms)
+    parts = [f"\x1b[2m{time} {record.partition}:{record.offset}\x1b[0m"]
+    if record.key is not None:
+        parts.append(f"\x1b[36m{formatting.data(record.key, full=True)}\x1b[0m")
+    value = formatting.data(record.value, full=True)
+    parts.append(value if record.value is not None else f"\x1b[2m{value}\x1b[0m")
+    for name, content in record.headers:
+        shown = f"{formatting.data(name.encode(), full=True)}={formatting.data(content, full=True)}"
+        parts.append(f"\x1b[33m{shown}\x1b[0m")
+    return "  ".join(parts)
+
+
+def _json(record: ConsumerRecord) -> dict[str, Any]:
     return {
-        "topic": wanted.topic,
-        "partition": wanted.partition,
+        "topic": record.topic,
+        "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "key": _text(record.key),

@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 import pyarrow as pa
 
@@ -45,6 +45,8 @@ from tailrace.transport.rpc import Network
 
 CLOSE_TIMEOUT_MS: Final = 30_000
 GIVE_UP_COMMIT_TIMEOUT_MS: Final = 5_000
+
+T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -168,6 +170,10 @@ class ConsumerCore:
             await self._tell("on_revoked", self._plan.readings)
 
     @property
+    def max_poll_records(self) -> int:
+        return self._settings.max_poll_records
+
+    @property
     def is_over(self) -> bool:
         """Whether it was closed, has failed, or belongs to another process."""
         return self._lifetime.is_over
@@ -226,16 +232,17 @@ class ConsumerCore:
     async def assign_topics(self, topics: Iterable[str]) -> None:
         """Read all partitions of these topics, also those that come later; UnknownTopic."""
         await self._begin()
-        names = list(topics)
-        for name in names:
-            await self._metadata.topic(name, timeout_ms=self._settings.default_api_timeout_ms)
-        picture = self._metadata.picture
+        counts = {name: await self.partitions_of(name) for name in topics}
         await self.assign(
-            TopicPartition(name, number)
-            for name in names
-            for number in range(len(picture.topics[name].partitions))
+            TopicPartition(name, number) for name in counts for number in range(counts[name])
         )
-        self._whole = frozenset(names)
+        self._whole = frozenset(counts)
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic, Unreachable."""
+        await self._begin()
+        limit_ms = self._settings.default_api_timeout_ms
+        return len((await self._metadata.topic(topic, timeout_ms=limit_ms)).partitions)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read."""
@@ -296,7 +303,7 @@ class ConsumerCore:
 
         Raises WokenUp after `wakeup`, and what a partition cannot go on from by itself.
         """
-        limit = max_records or self._settings.max_poll_records
+        limit = max_records or self.max_poll_records
         found: list[ConsumerRecord] | None = await self._poll(
             lambda: self.taker.rows(limit), timeout_ms
         )
@@ -311,25 +318,27 @@ class ConsumerCore:
         )
         return found
 
-    def poll_at_once(self, max_records: int | None = None) -> list[ConsumerRecord] | None:
-        """What `poll` would give at once, None when it would have anything else to do.
+    def take_at_once(self, take: Callable[[], T | None]) -> T | None:
+        """What a poll would give at once, None when it would have anything else to do.
 
-        The one method that may be called in another thread than the loop's.
+        The one method that may be called in another thread than the loop's, with a `take` that
+        takes nothing but what has arrived.
         """
+        now_ms = self._clock.monotonic_ms()
         if (
             self._attention
             or self._is_woken
             or self._lifetime.is_over
             or not self.taker.is_simple
             or not (self._member is None or self._member.is_calm)
-            or self._clock.monotonic_ms() >= self._auto_commit_ms
+            or now_ms >= self._auto_commit_ms
         ):
             return None
-        found = self.taker.rows(max_records or self._settings.max_poll_records, alone=True)
+        found = take()
         if found is not None:
             self.counts["polls"] += 1
             if self._member is not None:
-                self._member.machine.touch(self._clock.monotonic_ms())
+                self._member.machine.touch(now_ms)
         return found
 
     def credit_due(self) -> list[int]:
@@ -535,6 +544,12 @@ class ConsumerCore:
             "rebalances": self._member.machine.rebalances if self._member is not None else 0,
             "lag": sum(self.lag().values()),
         }
+
+    @property
+    def group_trouble(self) -> str:
+        """Why the group does not go on, for people; empty while all is well."""
+        problem = self._member.problem if self._member is not None else None
+        return str(problem or "")
 
     async def offsets_for(
         self, wanted: Mapping[TopicPartition, OffsetSpec], *, timeout_ms: int | None = None

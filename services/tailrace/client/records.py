@@ -6,8 +6,8 @@ that was asked for, and batches that are markers, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import gc
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
@@ -81,19 +81,16 @@ def rows_of(
         if deserializer is not None:
             bad = _deserialize(deserializer, name, column, partition, offsets)
             problem = bad if bad and (problem is None or bad.offset < problem.offset) else problem
-    rows = list(
-        map(
-            _MAKE,
-            zip(
-                repeat(partition.topic),
-                repeat(partition.partition),
-                offsets,
-                columns.column("timestamp").to_pylist(),
-                keys,
-                values,
-                headers_of(columns) if header.has_headers else repeat(()),
-                strict=False,
-            ),
+    rows = _made(
+        zip(
+            repeat(partition.topic),
+            repeat(partition.partition),
+            offsets,
+            columns.column("timestamp").to_pylist(),
+            keys,
+            values,
+            headers_of(columns) if header.has_headers else repeat(()),
+            strict=False,
         )
     )
     if problem is not None:
@@ -135,9 +132,25 @@ def table_of(
     return found if found.num_rows else None
 
 
-# What `ConsumerRecord._make` does, without a Python frame for each record.
-_MAKE: Final = partial(cast("Callable[..., ConsumerRecord]", tuple.__new__), ConsumerRecord)
 _ZERO: Final = pa.scalar(0, pa.int8())
+
+
+def _made(rows: Iterable[tuple[Any, ...]]) -> list[ConsumerRecord]:
+    """What `ConsumerRecord._make` does, for all of them at once.
+
+    No Python code runs in between, so nobody sees that the garbage collector rests: to go over
+    records while they are being made, none of which is garbage, takes half of the time.
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return list(map(_NEW, repeat(ConsumerRecord), rows))
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+_NEW: Final = cast("Callable[..., ConsumerRecord]", tuple.__new__)
 
 
 def _deserialize(

@@ -151,12 +151,10 @@ class Consumer:
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequest("two threads use one consumer at the same time")
         try:
-            found = self._core.poll_at_once(max_records)
-            if found is not None:
-                if self._core.credit_due():
-                    self._background.loop.call_soon_threadsafe(self._core.give_credit)
-                return found
-            return self._poll(timeout, max_records)
+            limit = max_records or self._core.max_poll_records
+            taker = self._core.taker
+            found = self._take_here(lambda: taker.rows(limit, alone=True))
+            return self._poll(timeout, max_records) if found is None else found
         finally:
             self._in_use.release()
 
@@ -175,6 +173,13 @@ class Consumer:
             raise
         return taken
 
+    def _take_here(self, take: Callable[[], T | None]) -> T | None:
+        """What has arrived is taken in this thread, without a detour through the loop."""
+        found = self._core.take_at_once(take)
+        if found is not None and self._core.credit_due():
+            self._background.loop.call_soon_threadsafe(self._core.give_credit)
+        return found
+
     def batches(
         self, *, timeout: float | None = None, headers: bool = False
     ) -> Iterator[pa.RecordBatch]:
@@ -184,8 +189,12 @@ class Consumer:
         """
         timeout_ms = None if timeout is None else int(timeout * 1000)
         self._wait(self._consumer.start())
-        while True:
-            found = self._wait(self._core.next_batch(timeout_ms=timeout_ms, headers=headers))
+        taker = self._core.taker
+        while not self._lifetime.is_over:
+            with self._in_use:
+                found = self._take_here(lambda: taker.table(headers=headers, alone=True))
+            if found is None:
+                found = self._wait(self._core.next_batch(timeout_ms=timeout_ms, headers=headers))
             if found is None:
                 return
             yield found

@@ -78,9 +78,9 @@ class Taker:
                 self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
         return out or None
 
-    def table(self, *, headers: bool) -> pa.RecordBatch | None:
+    def table(self, *, headers: bool, alone: bool = False) -> pa.RecordBatch | None:
         """The next batch as columns, None when there is none; raises as `rows` does."""
-        while (arrival := self._find(alone=False)) is not None:
+        while (arrival := self._find(alone=alone)) is not None:
             if arrival.fetched is None:
                 self._is_held_up(arrival, alone=False)
                 continue

@@ -1,3 +1,5 @@
+"""What `tailrace consume` prints, and where it begins."""
+
 from __future__ import annotations
 
 import json
@@ -5,26 +7,17 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli.consuming import Wanted, parse_offset
+from tailrace.cli.consuming import Wanted, consume, parse_offset, parse_since
+from tailrace.client.records import ConsumerRecord
 from tailrace.errors import InvalidRequest
-from tailrace.record.view import Record
 
 
 def wanted(**changes: Any) -> Wanted:
-    given: dict[str, Any] = {
-        "topic": "t",
-        "partition": 2,
-        "offset": "earliest",
-        "max_records": None,
-        "follow": False,
-        "with_keys": False,
-        "as_json": False,
-    }
-    return Wanted(**{**given, **changes})
+    return Wanted(topic="t", **changes)
 
 
-def record(key: bytes | None, value: bytes | None, headers: Any = ()) -> Record:
-    return Record(7, 1_000, key, value, headers)
+def record(key: bytes | None, value: bytes | None, headers: Any = ()) -> ConsumerRecord:
+    return ConsumerRecord("t", 2, 7, 1_000, key, value, headers)
 
 
 def test_values_are_printed_as_they_are() -> None:
@@ -54,3 +47,33 @@ def test_offsets() -> None:
     for bad in ("", "-1", "soon", "1.5"):
         with pytest.raises(InvalidRequest, match="neither a number nor"):
             parse_offset(bad)
+
+
+def test_times() -> None:
+    assert parse_since("5m", now_ms=1_000_000) == 700_000
+    assert parse_since("250ms", now_ms=1_000) == 750
+    assert parse_since("7d", now_ms=10**9) == 10**9 - 7 * 86_400_000
+    assert parse_since("1970-01-01T00:00:01", now_ms=0) == 1_000
+    assert parse_since("1970-01-01T01:00:01+01:00", now_ms=0) == 1_000
+    for bad in ("", "5", "m", "yesterday"):
+        with pytest.raises(InvalidRequest, match="neither a time ago"):
+            parse_since(bad, now_ms=0)
+
+
+def test_a_terminal_shows_time_place_key_value_and_headers() -> None:
+    line = wanted(pretty=True).line(record(b"k", b"v", [("h", b"1")])).decode()
+    for part in ("1970-01-01T00:00:01.000Z 2:7", "k", "v", "h=1"):
+        assert part in line
+    hostile = wanted(pretty=True).line(record(b"\x1b]0;x\x07", b"\x1b[2J", [("\x1b", None)]))
+    assert b"\x1b[2J" not in hostile
+    assert b"\x07" not in hostile
+
+
+def test_contradictions_are_told_before_anybody_is_asked() -> None:
+    for wrong in (
+        wanted(offset="earliest", since="5m"),
+        wanted(group="g", partition=1),
+        wanted(offset="soon"),
+    ):
+        with pytest.raises(InvalidRequest):
+            consume(wrong, bootstrap="127.0.0.1:1", timeout_s=1)

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from simulation.model_cluster import ModelCluster
 from tailrace.client.background import background
+from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.settings import ProducerSettings
 from tailrace.transport.grpc_network import GrpcNetwork
 
@@ -53,11 +54,18 @@ def test_an_example_runs(number: int, cluster: ModelCluster) -> None:
         assert cluster.get("orders").records() == [b"one", b"two", b"three"]
 
 
-def test_all_settings_are_described() -> None:
-    described = set(re.findall(r"`(\w+)`", "\n".join(_rows())))
-    assert {each.name for each in fields(ProducerSettings)} <= described
+@pytest.mark.parametrize(
+    ("title", "settings"),
+    [
+        ("## Settings of a producer", ProducerSettings),
+        ("## Settings of a consumer", ConsumerSettings),
+    ],
+)
+def test_all_settings_are_described(title: str, settings: Any) -> None:
+    described = set(re.findall(r"`(\w+)`", "\n".join(_rows(title))))
+    assert {each.name for each in fields(settings)} <= described
 
 
-def _rows() -> list[str]:
-    table = TEXT.partition("## Settings")[2].partition("\n## ")[0]
+def _rows(title: str) -> list[str]:
+    table = TEXT.partition(title)[2].partition("\n## ")[0]
     return [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
