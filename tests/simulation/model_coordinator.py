@@ -20,6 +20,7 @@ from tailrace.errors import (
     RebalanceInProgress,
     TailraceError,
     UnknownMember,
+    UnknownTopic,
     Unreachable,
 )
 from tailrace.model import TopicPartition
@@ -88,6 +89,8 @@ class ModelCoordinators:
         self.owner = numbers[0]
         self.epoch = 1
         self.is_loading = False
+        # So many commits are refused because the coordinator has not heard of the topic yet.
+        self.behind = 0
         self.problems: list[str] = []
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
 
@@ -300,6 +303,9 @@ class ModelCoordinator:
                 self._checked(group, request).heard_s = asyncio.get_running_loop().time()
                 if group.state == "CompletingRebalance":
                     raise RebalanceInProgress("in a moment")
+            if self._all.behind:
+                self._all.behind -= 1
+                raise UnknownTopic("not heard of it yet")
         except TailraceError as error:
             response.error, response.message = code_of(error), str(error)
             return response

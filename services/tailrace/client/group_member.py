@@ -53,6 +53,7 @@ from tailrace.v1 import group_pb2 as pb
 # A join is answered when the rebalance ends; the coordinator gives up before we do.
 JOIN_GRACE_MS: Final = 10_000
 LEAVE_TIMEOUT_MS: Final = 3_000
+TOPIC_WAIT_MS: Final = 5_000
 UNANSWERED_BEATS_MAX: Final = 2
 
 _Beats = Stream[pb.HeartbeatRequest, pb.HeartbeatResponse]
@@ -165,6 +166,7 @@ class GroupMember:
         CommitFailed when the partitions may have been given to others meanwhile.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        settled_ms = self._clock.monotonic_ms() + min(timeout_ms, TOPIC_WAIT_MS)
         while True:
             left_ms = max(deadline_ms - self._clock.monotonic_ms(), 1)
             error = await self._commit_once(offsets, left_ms)
@@ -173,6 +175,10 @@ class GroupMember:
             is_kept = isinstance(error, RebalanceInProgress) and self.machine.is_cooperative
             # It keeps what it has until it gives it up, whatever the generation.
             if is_kept and await self._settled(left_ms):
+                continue
+            if error.retriable and self._clock.monotonic_ms() < settled_ms:
+                # A coordinator may hear of a topic later than we do.
+                await self.coordinator.pause(error)
                 continue
             if isinstance(error, UnknownMember | IllegalGeneration | RebalanceInProgress):
                 raise CommitFailed(

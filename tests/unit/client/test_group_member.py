@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.group_member import OffsetAndMetadata
-from tailrace.errors import CommitFailed, FencedInstance, WokenUp
+from tailrace.errors import CommitFailed, FencedInstance, UnknownTopic, WokenUp
 from tailrace.model import TopicPartition
 from unit.client.test_consumer import Listener, fill, in_group, numbers, until_calm, values
 
@@ -177,5 +177,22 @@ def test_commits_in_the_middle_of_a_rebalance_are_taken(simulate: Any) -> None:
         assert world.cluster.coordinators.groups["g"].offsets[A].offset == 50
         await first.close()
         await second.close()
+
+    simulate(main)
+
+
+def test_a_coordinator_that_has_not_heard_of_the_topic_is_asked_again(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        consumer = in_group(world, enable_auto_commit=False)
+        await consumer.subscribe(["t"])
+        await until_calm(consumer, partitions=1)
+        world.cluster.coordinators.behind = 3
+        await consumer.commit({A: OffsetAndMetadata(7)})
+        assert world.cluster.coordinators.groups["g"].offsets[A].offset == 7
+        world.cluster.coordinators.behind = 10**6
+        with pytest.raises(UnknownTopic):
+            await consumer.commit({A: OffsetAndMetadata(8)})
+        await consumer.close()
 
     simulate(main)
