@@ -66,7 +66,10 @@ def up(
         bool, typer.Option("--detach", help="Return when it is up, and leave it running.")
     ] = False,
 ) -> None:
-    """Start a cluster. Without --detach it lives until Ctrl-C. What runs already is left alone."""
+    """Start a cluster. Without --detach it lives until Ctrl-C. What runs already is left alone.
+
+    With more --brokers than run, the others are added; `topics reassign` gives them replicas.
+    """
     from tailrace.dev.cluster import Plan  # noqa: PLC0415
 
     plan = Plan(brokers=brokers, controllers=controllers, port_base=port_base)

@@ -147,7 +147,8 @@ class DevCluster:
             if not missing:
                 return []
             self._require_free(missing)
-            self._write_configs(state, plan or Plan())
+            runs = len(missing) < len(state.members)
+            self._write_configs(state, plan or Plan(), missing if runs else state.members)
             save(self._folder, state)
             try:
                 await self._start_all(missing, binary, fsync=plan is None or plan.etcd_fsync)
@@ -175,8 +176,10 @@ class DevCluster:
         brokers = plan.brokers or (old.count(Role.BROKER) if old else BROKERS)
         controllers = plan.controllers or (old.count(Role.CONTROLLER) if old else CONTROLLERS)
         if old is not None and running:
-            self._require_same(old, brokers, controllers, plan.port_base)
-            return old
+            grown = brokers > old.count(Role.BROKER)
+            known = old.count(Role.BROKER) if grown else brokers
+            self._require_same(old, known, controllers, plan.port_base)
+            return self._grown(old, brokers) if grown else old
         if old is not None and any(each.identity is not None for each in old.members):
             self._say(
                 "the last cluster in this folder ended without `down`: going on with its data"
@@ -189,6 +192,13 @@ class DevCluster:
             if all(_is_free(each.host, port) for each in state.members for port in each.ports):
                 return state
         raise DevError("no free ports were found: give some with --port-base")
+
+    def _grown(self, old: ClusterState, brokers: int) -> ClusterState:
+        """The cluster that runs, and brokers that it has not yet."""
+        whole = lay_out(brokers, old.count(Role.CONTROLLER), old.port_base)
+        known = {each.name for each in old.members}
+        new = tuple(each for each in whole.members if each.name not in known)
+        return self._placed(replace(old, members=(*old.members, *new)))
 
     def _placed(self, state: ClusterState) -> ClusterState:
         for each in state.members:
@@ -369,9 +379,9 @@ class DevCluster:
     def _config_path(self, member: Member) -> Path:
         return self._folder / member.name / f"{member.role}.properties"
 
-    def _write_configs(self, state: ClusterState, plan: Plan) -> None:
+    def _write_configs(self, state: ClusterState, plan: Plan, members: Sequence[Member]) -> None:
         etcd = state.of(Role.ETCD, lambda each: each.address)[0]
-        for member in state.members:
+        for member in members:
             if member.role is Role.BROKER:
                 settings = {
                     "broker.id": str(member.number),
@@ -379,6 +389,7 @@ class DevCluster:
                     "link.listeners": member.second_address,
                     "log.dirs": str(self._folder / member.name / "data"),
                     "etcd.endpoints": etcd,
+                    **self._settings_of_others(member),
                     **plan.broker_settings,
                 }
             elif member.role is Role.CONTROLLER:
@@ -395,6 +406,17 @@ class DevCluster:
             lines = ["# Made by `tailrace dev up`, which writes it anew each time."]
             lines += [f"{name}={value}" for name, value in settings.items()]
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def _settings_of_others(self, member: Member) -> dict[str, str]:
+        """What brokers were told that were there before: one that joins them is told the same."""
+        own = {"broker.id", "listeners", "link.listeners", "log.dirs", "etcd.endpoints"}
+        if self._config_path(member).exists():
+            return {}
+        for path in sorted(self._folder.glob(f"{Role.BROKER}-*/{Role.BROKER}.properties")):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            pairs = [line.partition("=") for line in lines if not line.startswith("#")]
+            return {name: value for name, equals, value in pairs if equals and name not in own}
+        return {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:

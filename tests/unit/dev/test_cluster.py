@@ -99,7 +99,7 @@ async def test_a_cluster_that_runs_is_not_made_into_another(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     cluster = _with_broker(tmp_path, sleeper)
-    for plan in (Plan(brokers=5), Plan(controllers=2), Plan(port_base=7_000)):
+    for plan in (Plan(controllers=2), Plan(port_base=7_000), Plan(brokers=5, controllers=2)):
         with pytest.raises(DevError, match=r"another cluster runs in .*`tailrace dev down`"):
             await cluster.up(plan)
     with pytest.raises(DevError, match="broker-1 is running already"):
@@ -120,11 +120,31 @@ def test_processes_can_be_put_on_hosts_of_their_own(tmp_path: Path) -> None:
     state = dev._planned(Plan(brokers=2, controllers=1))
     assert state.member("broker-2").address.startswith("192.0.2.7:")
     assert state.member("broker-1").address.startswith(HOST)
-    dev._write_configs(state, Plan())
+    dev._write_configs(state, Plan(), state.members)
     config = (tmp_path / "broker-2" / "broker.properties").read_text()
     assert "link.listeners=192.0.2.7:" in config
     save(tmp_path, state)
     assert load(tmp_path) == state
+
+
+def test_a_cluster_that_runs_can_grow_and_new_brokers_are_told_the_same(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    dev = _with_broker(tmp_path, sleeper)
+    old = dev.state
+    dev._write_configs(old, Plan(broker_settings={"flush.interval.ms": "77"}), old.members)
+    state = dev._planned(Plan(brokers=3))
+    assert [each.name for each in state.members if each not in old.members] == [
+        *("broker-2", "broker-3"),
+    ]
+    assert state.member("broker-1") == old.member("broker-1")
+    dev._write_configs(state, Plan(), [state.member("broker-3")])
+    config = (tmp_path / "broker-3" / "broker.properties").read_text()
+    assert "flush.interval.ms=77" in config
+    assert "broker.id=3" in config
+    # What runs is never asked to have fewer.
+    with pytest.raises(DevError, match="another cluster runs"):
+        dev._planned(Plan(brokers=3, controllers=2))
 
 
 async def test_a_missing_etcd_is_told_before_anything_starts(
