@@ -28,7 +28,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-failover fuzz nemesis demo lock clean
+.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,13 +80,16 @@ cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=85
 
-bench: bench-log bench-cluster bench-failover  ## measure everything (a quarter of an hour)
+bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
 bench-log: $(V1)  ## measure the log against bare system calls
 	$(BIN)/python tests/bench/bench_log.py
 
 bench-cluster: $(V1)  ## measure produce, read and latency on three real brokers
 	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_cluster.py
+
+bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, beside bare decoding
+	timeout 900 $(BIN)/python tests/bench/bench_consume.py
 
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)

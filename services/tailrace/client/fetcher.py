@@ -128,7 +128,9 @@ class Fetcher:
         for broker in wanted:
             stream = self._streams.get(broker)
             if stream is None:
-                stream = self._streams[broker] = _BrokerStream(broker)
+                # The plan reads only from brokers that the picture shows.
+                address = self._metadata.picture.brokers[broker]
+                stream = self._streams[broker] = _BrokerStream(broker, address)
                 stream.task = self._tasks.spawn(f"fetch from broker {broker}", self._read(stream))
             elif self.plan.has_too_much(broker):
                 stream.break_off()
@@ -141,8 +143,7 @@ class Fetcher:
     async def _read(self, mine: _BrokerStream) -> None:
         """Read from one broker until the stream breaks or nothing is wanted from it."""
         broker, trouble = mine.broker, ""
-        address = self._metadata.picture.brokers.get(broker, "")
-        channel = self._network.channel(address)
+        channel = self._network.channel(mine.address)
         stream: _FetchStream = channel.open(methods.BROKER_FETCH)
         mine.heard_ms = self._clock.monotonic_ms()
         tasks = Tasks(lambda _, __: stream.cancel())
@@ -283,9 +284,10 @@ class Fetcher:
                 reading.is_looking = True
                 by_leader.setdefault(leader, []).append(reading)
         for leader, readings in by_leader.items():
-            self._tasks.spawn("look offsets up", self._ask(leader, readings))
+            address = self._metadata.picture.brokers[leader]
+            self._tasks.spawn("look offsets up", self._ask(address, readings))
 
-    async def _ask(self, leader: int, readings: list[Reading]) -> None:
+    async def _ask(self, address: str, readings: list[Reading]) -> None:
         versions = [each.version for each in readings]
         queries = [
             pb.OffsetQuery(
@@ -293,7 +295,7 @@ class Fetcher:
             )
             for each in readings
         ]
-        channel = self._network.channel(self._metadata.picture.brokers[leader])
+        channel = self._network.channel(address)
         found: list[tuple[int, TailraceError | None]]
         try:
             response = await channel.call(
@@ -323,8 +325,9 @@ class Fetcher:
 class _BrokerStream:
     """The stream to one broker, from the moment that it is wanted."""
 
-    def __init__(self, broker: int) -> None:
+    def __init__(self, broker: int, address: str) -> None:
         self.broker = broker
+        self.address = address
         self.task: asyncio.Task[None] | None = None
         self.wake = asyncio.Event()
         self.heard_ms = 0

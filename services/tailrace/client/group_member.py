@@ -172,9 +172,9 @@ class GroupMember:
             error = await self._commit_once(offsets, left_ms)
             if error is None:
                 return
-            is_kept = isinstance(error, RebalanceInProgress) and self.machine.is_cooperative
-            # It keeps what it has until it gives it up, whatever the generation.
-            if is_kept and await self._settled(left_ms):
+            is_moved_on = isinstance(error, RebalanceInProgress | IllegalGeneration)
+            # A cooperative member keeps what it has until it gives it up, whatever the generation.
+            if is_moved_on and self.machine.is_cooperative and await self._settled(left_ms):
                 continue
             if error.retriable and self._clock.monotonic_ms() < settled_ms:
                 # A coordinator may hear of a topic later than we do.
@@ -193,8 +193,10 @@ class GroupMember:
         machine = self.machine
         if machine.error is not None:
             raise machine.error
-        generation = machine.generation if self._is_started else NO_GENERATION
-        if self._is_started and generation == NO_GENERATION:
+        # Who assigns partitions by hand commits in the name of nobody in particular.
+        is_member = self._is_started and machine.is_wanted
+        generation = machine.generation if is_member else NO_GENERATION
+        if is_member and generation == NO_GENERATION:
             raise CommitFailed(
                 f"not a member of group {self.group!r} at the moment: "
                 "the partitions may have been given to others"
@@ -202,8 +204,8 @@ class GroupMember:
         request = pb.CommitOffsetsRequest(
             group=self.group,
             generation=generation,
-            member_id=machine.member_id if self._is_started else "",
-            instance_id=(self._settings.group_instance_id or "") if self._is_started else "",
+            member_id=machine.member_id if is_member else "",
+            instance_id=(self._settings.group_instance_id or "") if is_member else "",
             offsets=[
                 pb.OffsetToCommit(
                     topic=partition.topic,

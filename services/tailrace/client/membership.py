@@ -140,6 +140,11 @@ class Membership:
     # What is asked.
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether the program subscribes to anything."""
+        return bool(self._topics)
+
+    @property
     def is_beating(self) -> bool:
         """Whether the coordinator waits for heartbeats."""
         return self.generation != NO_GENERATION and self.state in {

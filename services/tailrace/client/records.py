@@ -106,11 +106,17 @@ def table_of(
     if header.is_control or not header.record_count:
         return None
     view = fetched.view
-    columns, offsets = view.record_batch(), view.offsets()
+    columns = view.record_batch()
     count = columns.num_rows
+    is_short = count <= ROWS_AT_HAND
+    if header.is_compacted or not is_short:
+        offsets = view.offsets()
+    else:
+        offsets = pc.add(_NUMBERS.slice(0, count), pa.scalar(header.base_offset, pa.int64()))
     arrays = [
         pa.DictionaryArray.from_arrays(
-            pa.repeat(_ZERO, count), pa.array([partition.topic], pa.utf8())
+            _ZEROS.slice(0, count) if is_short else pa.repeat(_ZERO, count),
+            pa.array([partition.topic], pa.utf8()),
         ),
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
         offsets,
@@ -133,6 +139,10 @@ def table_of(
 
 
 _ZERO: Final = pa.scalar(0, pa.int8())
+# What all batches share: to slice it costs less than to make it.
+ROWS_AT_HAND: Final = 1 << 16
+_ZEROS: Final = pa.repeat(_ZERO, ROWS_AT_HAND)
+_NUMBERS: Final = pa.array(range(ROWS_AT_HAND), pa.int64())
 
 
 def _made(rows: Iterable[tuple[Any, ...]]) -> list[ConsumerRecord]:

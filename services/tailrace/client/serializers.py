@@ -1,8 +1,7 @@
 """Keys and values as a program has them, turned into bytes, and back. Pure.
 
-None stays None: a record without a key, or a tombstone. Avro is left out on purpose: it would bring
-a dependency into every client for a format that needs a schema registry to be of use; a function of
-one's own does it in two lines.
+None stays None: a record without a key, or a tombstone. Avro is in `client.avro`, which needs a
+library that not every client wants.
 """
 
 from __future__ import annotations

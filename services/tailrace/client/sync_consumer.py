@@ -8,12 +8,15 @@ the thread that polls, without a detour through the loop. One thread uses a cons
 from __future__ import annotations
 
 import asyncio
+import atexit
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, Final, Protocol, TypeVar, Unpack
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -27,8 +30,8 @@ from tailrace.client.lifetime import Lifetime
 from tailrace.client.listening import Interceptor
 from tailrace.client.records import ConsumerRecord
 from tailrace.client.serializers import Deserializer
-from tailrace.client.sync import THREAD_TIMEOUT_S
-from tailrace.errors import ClientClosed, InvalidRequest
+from tailrace.client.sync import EXIT_TIMEOUT_MS, THREAD_TIMEOUT_S
+from tailrace.errors import ClientClosed, InvalidRequest, TailraceError
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 
 T = TypeVar("T")
@@ -77,6 +80,7 @@ class Consumer:
         self._is_closing = False
         # What the loop wants to be done in the thread that waits for it.
         self._calls: list[SimpleQueue[_Call | None]] = []
+        _OPEN.add(self)
 
     def __enter__(self) -> Consumer:
         self._wait(self._consumer.start())
@@ -368,3 +372,16 @@ class _Telling:
 
     async def _tell(self, work: Callable[[], None]) -> None:
         await asyncio.wrap_future(self._consumer.call_here(work))
+
+
+_OPEN: Final[WeakSet[Consumer]] = WeakSet()
+
+
+def _close_all() -> None:
+    """At the end of the program: the others in the group need not wait for the session to end."""
+    for consumer in list(_OPEN):
+        with suppress(TailraceError):
+            consumer.close(EXIT_TIMEOUT_MS / 1000)
+
+
+atexit.register(_close_all)

@@ -441,7 +441,10 @@ def test_patterns_find_new_topics_and_groups_new_partitions(simulate: Any) -> No
         assert consumer.assignment() == set()
         await asyncio.sleep(1)
         assert world.cluster.coordinators.groups["g"].members == {}
-        await consumer.assign([TopicPartition("other", 0)])
+        other = TopicPartition("other", 0)
+        await consumer.assign([other])
+        await consumer.commit({other: OffsetAndMetadata(0)})
+        assert (await consumer.committed([other]))[other].offset == 0
         await consumer.close()
 
     simulate(main)

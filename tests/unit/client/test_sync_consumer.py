@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -201,3 +203,18 @@ def test_after_a_fork_it_belongs_to_the_parent(cluster: ModelCluster) -> None:
     os.close(reader)
     os.close(writer)
     consumer.close()
+
+
+def test_a_program_that_forgets_to_close_leaves_its_group_all_the_same(
+    cluster: ModelCluster,
+) -> None:
+    code = (
+        "from tailrace import Consumer; "
+        f"consumer = Consumer('t', bootstrap_servers={cluster.bootstrap!r}, group_id='forgotten'); "
+        "consumer.poll(0.1); "
+        "[consumer.poll(0.1) for _ in range(100) if not consumer.assignment()]"
+    )
+    env = {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env)
+    group = cluster.coordinators.groups["forgotten"]
+    assert (group.generation > 0, group.members) == (True, {})
