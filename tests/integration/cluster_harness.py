@@ -111,7 +111,9 @@ class Cluster:
         return "\n".join(lines)
 
 
-def start(folder: Path, *, brokers: int = 3, controllers: int = 2, **settings: str) -> DevCluster:
+def start(
+    folder: Path, *, brokers: int = 3, controllers: int = 2, coordinators: int = 0, **settings: str
+) -> DevCluster:
     """Start a cluster, outside of any loop. Settings go to all brokers and controllers."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
     lease = {k: v for k, v in given.items() if k.startswith("broker.lease")}
@@ -119,6 +121,7 @@ def start(folder: Path, *, brokers: int = 3, controllers: int = 2, **settings: s
     plan = Plan(
         brokers=brokers,
         controllers=controllers,
+        coordinators=coordinators,
         broker_settings=given,
         controller_settings=lease,
         etcd_fsync=False,

@@ -22,6 +22,8 @@ from tailrace.client.settings import ProducerSettings
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
+from tailrace.coordinator.coordinator import Coordinator
+from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.errors import TailraceError
 from tailrace.transport import methods
 from tailrace.transport.rpc import Method
@@ -30,6 +32,9 @@ from tailrace.v1 import controller_pb2
 BROKER_PORT = 9092
 LINK_PORT = 9093
 CONTROLLER_PORT = 9191
+COORDINATOR_PORT = 9292
+# Fewer than a real cluster has: each is a partition that is loaded anew with every owner.
+GROUP_SHARDS = 2
 
 
 class Node:
@@ -162,6 +167,7 @@ class ControllerNode(Node):
                 controller_id=self.number,
                 listen=f"{self.name}:{CONTROLLER_PORT}",
                 log_defaults=cluster.log_defaults,
+                group_shards=GROUP_SHARDS,
             ),
             store=cluster.etcd.connect(self.name),
             network=host,
@@ -177,11 +183,62 @@ class ControllerNode(Node):
         await controller.run()
 
 
+class CoordinatorNode(Node):
+    """A coordinator of groups; it keeps nothing."""
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        super().__init__(cluster, f"k{number}", number)
+        self.coordinator: Coordinator | None = None
+
+    def start(self) -> None:
+        if self.is_up:
+            return
+        cluster = self.cluster
+        process, host, rng = self._begin()
+        coordinator = Coordinator(
+            CoordinatorSettings(
+                coordinator_id=self.number, listen=f"{self.name}:{COORDINATOR_PORT}"
+            ),
+            store=cluster.etcd.connect(self.name),
+            network=host,
+            clock=LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200)),
+            rng=rng,
+            say=self._say(),
+        )
+        self.coordinator = coordinator
+        process.spawn("coordinator", self._run(coordinator))
+
+    async def _run(self, coordinator: Coordinator) -> None:
+        await coordinator.start()
+        await coordinator.failed.wait()
+        self.cluster.problems.append(f"{self.name} failed: {coordinator.failure!r}")
+        raise coordinator.failure or RuntimeError("a coordinator failed")
+
+    async def stop(self) -> None:
+        """SIGTERM: the registration goes first."""
+        coordinator, process = self.coordinator, self.process
+        if coordinator is None or process is None or not self.is_up:
+            return
+
+        async def leave() -> None:
+            await coordinator.stop()
+            run_outside(process.kill)
+
+        process.spawn("stop", leave())
+        await process.killed()
+
+
 class SimCluster:
     """Brokers, controllers, a store and the network between them."""
 
     def __init__(
-        self, loop: SimLoop, *, brokers: int = 3, controllers: int = 2, lag_max_ms: int = 3_000
+        self,
+        loop: SimLoop,
+        *,
+        brokers: int = 3,
+        controllers: int = 2,
+        coordinators: int = 0,
+        lag_max_ms: int = 3_000,
     ) -> None:
         self.loop = loop
         self.lag_max_ms = lag_max_ms
@@ -191,11 +248,12 @@ class SimCluster:
         self.problems: list[str] = []
         self.brokers = [BrokerNode(self, number) for number in range(brokers)]
         self.controllers = [ControllerNode(self, 100 + number) for number in range(controllers)]
+        self.coordinators = [CoordinatorNode(self, 200 + each) for each in range(coordinators)]
         self._client_count = 0
 
     @property
-    def nodes(self) -> list[BrokerNode | ControllerNode]:
-        return [*self.brokers, *self.controllers]
+    def nodes(self) -> list[BrokerNode | ControllerNode | CoordinatorNode]:
+        return [*self.brokers, *self.controllers, *self.coordinators]
 
     @property
     def bootstrap(self) -> list[str]:

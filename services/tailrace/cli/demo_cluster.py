@@ -107,7 +107,7 @@ async def _show(folder: Path, console: Console, *, keep: bool) -> bool:
     say = _Saying(console)
     say.step("Three brokers, two controllers and etcd start")
     begun_ms = say.now_ms()
-    await cluster.up(Plan(brokers=3, controllers=2))
+    await cluster.up(Plan(brokers=3, controllers=2, coordinators=0))
     say.tell(f"up in {(say.now_ms() - begun_ms) / 1000:.1f} s, in {folder}")
     try:
         to = connection(cluster.state.bootstrap)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="dev",
-    help="A cluster on this machine: brokers, controllers and etcd, to try things and break them.",
+    help="A cluster on this machine, with all its services, to try things and break them.",
     no_args_is_help=True,
 )
 
@@ -46,11 +46,15 @@ _Name = Annotated[
 
 @app.command()
 def up(
+    *,
     brokers: Annotated[
         int | None, typer.Option(min=1, help="How many.  [default: 3, or as before]")
     ] = None,
     controllers: Annotated[
         int | None, typer.Option(min=1, help="How many.  [default: 2, or as before]")
+    ] = None,
+    coordinators: Annotated[
+        int | None, typer.Option(min=0, help="How many.  [default: 1, or as before]")
     ] = None,
     folder: _Dir = None,
     port_base: Annotated[
@@ -58,9 +62,7 @@ def up(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of brokers or controllers; repeatable."
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of any service; repeatable."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when it is up, and leave it running.")
@@ -72,7 +74,9 @@ def up(
     """
     from tailrace.dev.cluster import Plan  # noqa: PLC0415
 
-    plan = Plan(brokers=brokers, controllers=controllers, port_base=port_base)
+    plan = Plan(
+        brokers=brokers, controllers=controllers, coordinators=coordinators, port_base=port_base
+    )
     if settings:
         plan = _with_settings(plan, settings)
     cluster = _cluster(folder)
@@ -206,16 +210,21 @@ def _with_settings(plan: Plan, assignments: list[str]) -> Plan:
     """Give each setting to whom it belongs; refused when it is nobody's."""
     from dataclasses import replace  # noqa: PLC0415
 
-    from tailrace.cli.known_settings import broker_known, controller_known  # noqa: PLC0415
+    from tailrace.cli.known_settings import (  # noqa: PLC0415
+        broker_known,
+        controller_known,
+        coordinator_known,
+    )
     from tailrace.cli.settings import from_assignments  # noqa: PLC0415
 
-    of_broker = {name for each in broker_known() for name in each.names}
-    of_controller = {name for each in controller_known() for name in each.names}
-    given = from_assignments(assignments, [*broker_known(), *controller_known()])
+    tables = (broker_known(), controller_known(), coordinator_known())
+    given = from_assignments(assignments, [known for table in tables for known in table])
+    mine = []
+    for table in tables:
+        names = {name for known in table for name in known.names}
+        mine.append({each.name: each.text for each in given if each.name in names})
     return replace(
-        plan,
-        broker_settings={each.name: each.text for each in given if each.name in of_broker},
-        controller_settings={each.name: each.text for each in given if each.name in of_controller},
+        plan, broker_settings=mine[0], controller_settings=mine[1], coordinator_settings=mine[2]
     )
 
 

@@ -1,4 +1,4 @@
-"""The settings of brokers and controllers: their names, what they mean, and how they are read.
+"""The settings of the services: their names, what they mean, and how they are read.
 
 The tables here and the dataclasses of the services say the same (a test compares them). Texts come
 from `cli.settings`; what is bad is refused in one sentence that says where it was given.
@@ -20,8 +20,10 @@ from tailrace.config import (
     log_setting_facts,
 )
 from tailrace.controller.settings import ControllerSettings
+from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.errors import InvalidConfig
 from tailrace.meta.settings import EtcdSettings
+from tailrace.model import GROUP_SHARDS
 from tailrace.transport.addresses import split_address
 
 _INT31_MAX: Final = 2**31 - 1
@@ -401,6 +403,12 @@ _CONTROLLER: Final = (
     ),
     _Own("settle.ms", "settle_ms", _Whole(), "how long an answer waits for leaders to have orders"),
     _Own(
+        "offsets.topic.num.partitions",
+        "group_shards",
+        _Whole(1, GROUP_SHARDS),
+        "shards of consumer groups, chosen when the first coordinator comes and never changed",
+    ),
+    _Own(
         "default.replication.factor",
         "default_replication_factor",
         _Whole(1, 100),
@@ -429,6 +437,100 @@ _CONTROLLER: Final = (
         "reassignment_partitions_per_broker",
         _Whole(1, 10_000),
         "partitions that a broker copies at the same time when replicas move",
+    ),
+)
+
+_COORDINATOR: Final = (
+    _Own(
+        "coordinator.id",
+        "coordinator_id",
+        _Whole(0, _INT31_MAX),
+        "the coordinator's number",
+        required=True,
+    ),
+    _Own("coordinator.listeners", "listen", _Address(), "where clients connect"),
+    _Own(
+        "coordinator.advertised.listeners",
+        "advertised",
+        _Address(optional=True),
+        "what clients are told to connect to",
+    ),
+    _Own("coordinator.lease.ms", "lease_ttl_ms", _Whole(1_000), "its lease in etcd"),
+    _Own(
+        "coordinator.health.interval.ms",
+        "health_interval_ms",
+        _Whole(),
+        "how often it tells the controller that it is there",
+    ),
+    _Own(
+        "coordinator.request.timeout.ms",
+        "request_timeout_ms",
+        _Whole(),
+        "how long an answer waits for its records to be on all replicas",
+    ),
+    _Own(
+        "coordinator.loading.wait.ms",
+        "loading_wait_ms",
+        _Whole(),
+        "how long a request waits for its shard to be read",
+    ),
+    _Own("coordinator.loads.max", "loads_max", _Whole(1, 50), "shards read at the same time"),
+    _Own(
+        "coordinator.load.bytes.max",
+        "load_bytes_max",
+        _Whole(64 * _KIB),
+        "what may be on its way from brokers while shards are read",
+    ),
+    _Own(
+        "coordinator.parked.max",
+        "parked_max",
+        _Whole(),
+        "answers of one shard that wait for its log",
+    ),
+    _Own(
+        "group.min.session.timeout.ms",
+        "session_timeout_min_ms",
+        _Whole(),
+        "the shortest session that a member may ask for",
+    ),
+    _Own(
+        "group.max.session.timeout.ms",
+        "session_timeout_max_ms",
+        _Whole(),
+        "the longest session that a member may ask for",
+    ),
+    _Own("group.max.size", "group_max_size", _Whole(), "members of one group"),
+    _Own(
+        "group.bytes.max",
+        "group_bytes_max",
+        _Whole(1, 2 << 20),
+        "metadata, and assignments, of all members of a group",
+    ),
+    _Own(
+        "group.initial.rebalance.delay.ms",
+        "group_initial_rebalance_delay_ms",
+        _Whole(0),
+        "how long an empty group waits for more members",
+    ),
+    _Own("groups.max", "groups_max", _Whole(), "groups in one shard, of which there are 50"),
+    _Own("group.joins.max", "group_joins_max", _Whole(), "members of one group that wait to join"),
+    _Own(
+        "offset.metadata.max.bytes",
+        "offset_metadata_max_bytes",
+        _Whole(),
+        "words that a client may store with a position",
+    ),
+    _Own(
+        "offsets.retention.minutes",
+        "offsets_retention_minutes",
+        _Whole(),
+        "how long positions of a group without members are kept",
+    ),
+    _Own(
+        "offsets.retention.check.interval.ms",
+        "offsets_retention_check_interval_ms",
+        _Whole(),
+        "how often old positions are looked for",
     ),
 )
 
@@ -471,6 +573,13 @@ CONTROLLER_FLAGS: Final = (
     "etcd.endpoints",
 )
 
+COORDINATOR_FLAGS: Final = (
+    "coordinator.id",
+    "coordinator.listeners",
+    "coordinator.advertised.listeners",
+    "etcd.endpoints",
+)
+
 
 def broker_known() -> tuple[Known, ...]:
     """Every setting of a broker."""
@@ -485,6 +594,11 @@ def controller_known() -> tuple[Known, ...]:
     """Every setting of a controller; those of logs are what topics have that say nothing else."""
     own = _known(_CONTROLLER, _CONTROLLER_DEFAULTS)
     return (*own, *_etcd_known(), *_logs_known(log_setting_facts()))
+
+
+def coordinator_known() -> tuple[Known, ...]:
+    """Every setting of a coordinator."""
+    return (*_known(_COORDINATOR, _COORDINATOR_DEFAULTS), *_etcd_known())
 
 
 def broker_settings(settings: Effective) -> tuple[BrokerSettings, EtcdSettings]:
@@ -504,6 +618,13 @@ def controller_settings(settings: Effective) -> tuple[ControllerSettings, EtcdSe
     return made, EtcdSettings(**_fields(settings, _ETCD))
 
 
+def coordinator_settings(settings: Effective) -> tuple[CoordinatorSettings, EtcdSettings]:
+    """What the texts mean; InvalidConfig for the first one that is bad."""
+    _require_all(settings)
+    made = CoordinatorSettings(**_fields(settings, _COORDINATOR))
+    return made, EtcdSettings(**_fields(settings, _ETCD))
+
+
 def settings_table(known: tuple[Known, ...]) -> str:
     """The settings as a table for a document."""
     rows = ["| name | default | allowed | what it is |", "|---|---|---|---|"]
@@ -520,6 +641,7 @@ def _defaults(kind: type[Any]) -> dict[str, object]:
 
 _BROKER_DEFAULTS: Final = _defaults(BrokerSettings)
 _CONTROLLER_DEFAULTS: Final = _defaults(ControllerSettings)
+_COORDINATOR_DEFAULTS: Final = _defaults(CoordinatorSettings)
 _ETCD_DEFAULTS: Final = _defaults(EtcdSettings)
 
 

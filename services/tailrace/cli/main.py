@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(services.broker)
 app.command()(services.controller)
+app.command()(services.coordinator)
 app.add_typer(clients.topics_app)
 app.add_typer(operators.brokers_app)
 app.add_typer(operators.config_app)

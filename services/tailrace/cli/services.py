@@ -1,7 +1,7 @@
-"""`tailrace broker` and `tailrace controller`: one service in this process.
+"""`tailrace broker`, `controller` and `coordinator`: one service in this process.
 
 Only the command line: what the settings mean is in `cli.known_settings`, what runs is in
-`broker.main` and `controller.main`; both are imported when a service starts.
+the `main` of each service; both are imported when a service starts.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def broker(
         broker_known,
         broker_settings,
         controller_known,
+        coordinator_known,
     )
 
     flags = {
@@ -81,7 +82,9 @@ def broker(
         "log.dirs": log_dirs,
         "etcd.endpoints": etcd_endpoints,
     }
-    found, doubts = _gather(broker_known(), controller_known(), flags, settings, config)
+    found, doubts = _gather(
+        broker_known(), (*controller_known(), *coordinator_known()), flags, settings, config
+    )
     own, etcd = broker_settings(found)
     if print_config:
         _print(found, doubts)
@@ -114,6 +117,7 @@ def controller(
         broker_known,
         controller_known,
         controller_settings,
+        coordinator_known,
     )
 
     flags = {
@@ -122,7 +126,9 @@ def controller(
         "controller.advertised.listeners": controller_advertised_listeners,
         "etcd.endpoints": etcd_endpoints,
     }
-    found, doubts = _gather(controller_known(), broker_known(), flags, settings, config)
+    found, doubts = _gather(
+        controller_known(), (*broker_known(), *coordinator_known()), flags, settings, config
+    )
     own, etcd = controller_settings(found)
     if print_config:
         _print(found, doubts)
@@ -132,6 +138,50 @@ def controller(
 
     say = _say(f"controller-{own.controller_id}", doubts)
     run(lambda stop: run_controller(own, etcd, stop, say), say)
+
+
+def coordinator(
+    *,
+    config: _Config = None,
+    coordinator_id: _Id = None,
+    coordinator_listeners: Annotated[str | None, _address("Where clients connect.")] = None,
+    coordinator_advertised_listeners: Annotated[
+        str | None, _address("What clients are told.")
+    ] = None,
+    etcd_endpoints: _Etcd = None,
+    settings: _Set = None,
+    print_config: _PrintConfig = False,
+) -> None:
+    """Run a coordinator of consumer groups until SIGTERM or Ctrl-C; groups are spread over all.
+
+    Settings: flags go before variables (TAILRACE_COORDINATOR_ID, …), variables before the file of
+    --config, the file before the defaults.
+    """
+    from tailrace.cli.known_settings import (  # noqa: PLC0415
+        broker_known,
+        controller_known,
+        coordinator_known,
+        coordinator_settings,
+    )
+
+    flags = {
+        "coordinator.id": coordinator_id,
+        "coordinator.listeners": coordinator_listeners,
+        "coordinator.advertised.listeners": coordinator_advertised_listeners,
+        "etcd.endpoints": etcd_endpoints,
+    }
+    found, doubts = _gather(
+        coordinator_known(), (*broker_known(), *controller_known()), flags, settings, config
+    )
+    own, etcd = coordinator_settings(found)
+    if print_config:
+        _print(found, doubts)
+        return
+    from tailrace.coordinator.main import run_coordinator  # noqa: PLC0415
+    from tailrace.process import run  # noqa: PLC0415
+
+    say = _say(f"coordinator-{own.coordinator_id}", doubts)
+    run(lambda stop: run_coordinator(own, etcd, stop, say), say)
 
 
 def _gather(

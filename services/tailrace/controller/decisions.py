@@ -103,7 +103,7 @@ def _administer(image: ClusterImage, event: AdminEvent, facts: Facts, now_ms: in
 
 def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision:
     transactions = (
-        *shard_transactions(image, is_controller(facts.term)),
+        *shard_transactions(image, is_controller(facts.term), shards=facts.group_shards),
         *partition_transactions(image, facts, now_ms=now_ms),
     )
     # Who leads comes before who moves.

@@ -12,7 +12,7 @@ from tailrace.errors import TailraceError
 from tailrace.meta.image import LiveBroker
 from tailrace.meta.keys import NO_BROKER, Reassignment, TopicRecord
 from tailrace.meta.store import Guard, Operation
-from tailrace.model import BrokerId, TopicId, TopicPartition
+from tailrace.model import GROUP_SHARDS, BrokerId, TopicId, TopicPartition
 
 
 class Term(NamedTuple):
@@ -42,6 +42,8 @@ class Facts:
     """What the controller knows besides the image: of this term, of brokers, of their past."""
 
     term: Term
+    # How many shards of groups a cluster gets that has none.
+    group_shards: int = GROUP_SHARDS
     # Brokers that asked to be relieved, with the epoch in which they did.
     draining: Mapping[BrokerId, int] = field(default_factory=dict)
     # Brokers that should lead nothing while another can, and why.

@@ -18,7 +18,7 @@ from tailrace.meta.image import (
     StoredTopic,
 )
 from tailrace.meta.keys import DEFAULT_CONFIG, NO_BROKER
-from tailrace.model import GROUP_SHARDS, BrokerId, TopicPartition
+from tailrace.model import BrokerId, TopicPartition
 from tailrace.transport.addresses import join_address
 from tailrace.transport.wire import PartitionOrder, endpoint_of, to_endpoint
 from tailrace.v1 import common_pb2 as pb
@@ -145,7 +145,7 @@ def _shards(image: ClusterImage) -> list[pb.GroupShard]:
     if not image.shards:
         return []
     found = []
-    for shard in range(GROUP_SHARDS):
+    for shard in range(max(image.shards) + 1):
         stored = image.shards.get(shard)
         owner, epoch = NO_BROKER, -1
         if stored is not None:

@@ -361,6 +361,7 @@ class Reconciler:
     def _facts(self) -> Facts:
         return Facts(
             term=self.term,
+            group_shards=self._settings.group_shards,
             draining=self._presence.draining,
             unfit=self._presence.unfit,
             spared=list(self._presence.spared),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from tailrace.config import LogConfig
 from tailrace.errors import InvalidConfig
+from tailrace.model import GROUP_SHARDS
 
 _WAIT_MIN_MS = 1
 _LEASE_MIN_MS = 1_000
@@ -47,6 +48,8 @@ class ControllerSettings:
     leader_imbalance_check_interval_ms: int = 300_000
     # Partitions that a broker copies at the same time, to itself or from itself.
     reassignment_partitions_per_broker: int = 10
+    # Shards of groups, and partitions of `__consumer_offsets`, in a cluster that has none yet.
+    group_shards: int = GROUP_SHARDS
     log_defaults: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
@@ -59,6 +62,8 @@ class ControllerSettings:
                 raise InvalidConfig(f"{what.replace('_', '.')} must be at least 1")
         if not 0 <= self.leader_imbalance_per_broker_percentage <= 100:
             raise InvalidConfig("leader.imbalance.per.broker.percentage must be from 0 to 100")
+        if not 1 <= self.group_shards <= GROUP_SHARDS:
+            raise InvalidConfig(f"offsets.topic.num.partitions must be from 1 to {GROUP_SHARDS}")
         for each in fields(self):
             if not each.name.endswith("_ms"):
                 continue

@@ -17,11 +17,19 @@ from tailrace.meta.store import CreatedAt, Delete, Guard, ModifiedAt, Put
 from tailrace.model import GROUP_SHARDS
 
 
-def shard_transactions(image: ClusterImage, is_controller: Guard) -> tuple[Transaction, ...]:
-    """Give every shard to a live coordinator; nothing when all is well or nobody is there."""
+def shard_transactions(
+    image: ClusterImage, is_controller: Guard, *, shards: int = GROUP_SHARDS
+) -> tuple[Transaction, ...]:
+    """Give every shard to a live coordinator; nothing when all is well or nobody is there.
+
+    `shards`: how many there are to be in a cluster that has none yet. Their number never changes
+    after that: groups would fall into other shards than those that have their positions.
+    """
     if not image.coordinators:
         return ()
-    wanted = assign(image.coordinators, image.shards)
+    wanted = assign(
+        image.coordinators, image.shards, count=max(image.shards, default=shards - 1) + 1
+    )
     moved = [
         shard
         for shard, owner in wanted.items()
@@ -63,13 +71,13 @@ def shard_transactions(image: ClusterImage, is_controller: Guard) -> tuple[Trans
 
 
 def assign(
-    coordinators: Mapping[int, LiveCoordinator], shards: Mapping[int, StoredShard]
+    coordinators: Mapping[int, LiveCoordinator], shards: Mapping[int, StoredShard], *, count: int
 ) -> dict[int, int]:
     """The owner of every shard: who has it keeps it, unless it has more than its part."""
-    least, more = divmod(GROUP_SHARDS, len(coordinators))
+    least, more = divmod(count, len(coordinators))
     kept: dict[int, list[int]] = {each: [] for each in sorted(coordinators)}
     free: list[int] = []
-    for shard in range(GROUP_SHARDS):
+    for shard in range(count):
         found = shards.get(shard)
         owner = -1 if found is None else found.record.owner
         kept.get(owner, free).append(shard)

@@ -1,8 +1,8 @@
 """A cluster on one machine: its processes started, looked after, hurt and stopped.
 
-The processes are the ordinary ones (`tailrace broker`, `tailrace controller`, etcd), each in a
-session of its own, so that they outlive the command that started them. What is known of them is in
-the folder: `cluster.json`, a config file and a log for each, their data. Every command reads it
+The processes are the ordinary ones (`tailrace broker`, `controller`, `coordinator`, etcd), each in
+a session of its own, so that they outlive the command that started them. What is known of them is
+in the folder: `cluster.json`, a config file and a log for each, their data. Every command reads it
 from there and takes the folder's lock while it changes something.
 """
 
@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tailrace.clock import Clock, SystemClock
 from tailrace.dev.processes import Life, ProcessIdentity, identify, life_of, send
@@ -41,6 +41,7 @@ from tailrace.meta.embedded import EtcdConfig, EtcdFailed, find_etcd, start_etcd
 
 BROKERS: Final = 3
 CONTROLLERS: Final = 2
+COORDINATORS: Final = 1
 READY_TIMEOUT_MS: Final = 60_000
 # SIGTERM lets a broker hand over its leaderships (10 s at most) and close its logs.
 STOP_TIMEOUT_MS: Final = 20_000
@@ -59,12 +60,28 @@ class Plan:
 
     brokers: int | None = None
     controllers: int | None = None
+    coordinators: int | None = None
     port_base: int | None = None
-    # Settings of all brokers and controllers that differ from the defaults.
+    # Settings of all brokers, controllers and coordinators that differ from the defaults.
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     controller_settings: Mapping[str, str] = field(default_factory=dict)
+    coordinator_settings: Mapping[str, str] = field(default_factory=dict)
     # False: etcd does not sync, and a power loss may cost the metadata; for tests.
     etcd_fsync: bool = True
+
+
+class _Counts(NamedTuple):
+    """How many of each."""
+
+    brokers: int
+    controllers: int
+    coordinators: int
+
+    def lay_out(self, port_base: int) -> ClusterState:
+        return lay_out(self.brokers, self.controllers, port_base, coordinators=self.coordinators)
+
+
+_COUNTED: Final = (Role.BROKER, Role.CONTROLLER, Role.COORDINATOR)
 
 
 class DevCluster:
@@ -173,22 +190,25 @@ class DevCluster:
         running = old is not None and any(
             self.life(each) is not Life.EXITED for each in old.members
         )
-        brokers = plan.brokers or (old.count(Role.BROKER) if old else BROKERS)
-        controllers = plan.controllers or (old.count(Role.CONTROLLER) if old else CONTROLLERS)
+        counts = _Counts(
+            plan.brokers or (old.count(Role.BROKER) if old else BROKERS),
+            plan.controllers or (old.count(Role.CONTROLLER) if old else CONTROLLERS),
+            _or_else(plan.coordinators, old.count(Role.COORDINATOR) if old else COORDINATORS),
+        )
         if old is not None and running:
-            grown = brokers > old.count(Role.BROKER)
-            known = old.count(Role.BROKER) if grown else brokers
-            self._require_same(old, known, controllers, plan.port_base)
-            return self._grown(old, brokers) if grown else old
+            grown = counts.brokers > old.count(Role.BROKER)
+            known = old.count(Role.BROKER) if grown else counts.brokers
+            self._require_same(old, counts._replace(brokers=known), plan.port_base)
+            return self._grown(old, counts.brokers) if grown else old
         if old is not None and any(each.identity is not None for each in old.members):
             self._say(
                 "the last cluster in this folder ended without `down`: going on with its data"
             )
         if plan.port_base is not None:
-            return self._placed(lay_out(brokers, controllers, plan.port_base))
+            return self._placed(counts.lay_out(plan.port_base))
         bases = chosen_bases(self._folder)
         for base in [old.port_base, *bases] if old else bases:
-            state = self._placed(lay_out(brokers, controllers, base))
+            state = self._placed(counts.lay_out(base))
             if all(_is_free(each.host, port) for each in state.members for port in each.ports):
                 return state
         raise DevError("no free ports were found: give some with --port-base")
@@ -206,15 +226,13 @@ class DevCluster:
                 state = state.with_member(replace(each, host=self._hosts[each.name]))
         return state
 
-    def _require_same(
-        self, old: ClusterState, brokers: int, controllers: int, port_base: int | None
-    ) -> None:
-        same = (old.count(Role.BROKER), old.count(Role.CONTROLLER)) == (brokers, controllers)
-        if not same or port_base not in {None, old.port_base}:
+    def _require_same(self, old: ClusterState, counts: _Counts, port_base: int | None) -> None:
+        now = _Counts(*(old.count(role) for role in _COUNTED))
+        if now != counts or port_base not in {None, old.port_base}:
             raise DevError(
-                f"another cluster runs in {self._folder}, with {old.count(Role.BROKER)} brokers "
-                f"and {old.count(Role.CONTROLLER)} controllers from port {old.port_base} on: "
-                "end it with `tailrace dev down`, or use another --dir"
+                f"another cluster runs in {self._folder}, with {now.brokers} brokers, "
+                f"{now.controllers} controllers and {now.coordinators} coordinators from port "
+                f"{old.port_base} on: end it with `tailrace dev down`, or use another --dir"
             )
 
     def _require_free(self, members: Sequence[Member]) -> None:
@@ -276,12 +294,13 @@ class DevCluster:
         save(self._folder, self.state.with_member(replace(member, identity=identity)))
 
     async def _until_ready(self) -> None:
-        """Wait until clients find all brokers and a controller."""
+        """Wait until clients find all brokers, coordinators and a controller."""
         state = self.state
         deadline_ms = self._clock.monotonic_ms() + READY_TIMEOUT_MS
         wanted = set(state.of(Role.BROKER, lambda each: each.number))
+        coordinators = set(state.of(Role.COORDINATOR, lambda each: each.number))
         async with _Watcher(state.of(Role.BROKER, lambda each: each.address)) as watcher:
-            while not watcher.sees(wanted):
+            while not watcher.sees(wanted, coordinators):
                 self._require_alive(state)
                 if self._clock.monotonic_ms() > deadline_ms:
                     raise DevError(
@@ -399,6 +418,13 @@ class DevCluster:
                     "etcd.endpoints": etcd,
                     **plan.controller_settings,
                 }
+            elif member.role is Role.COORDINATOR:
+                settings = {
+                    "coordinator.id": str(member.number),
+                    "coordinator.listeners": member.address,
+                    "etcd.endpoints": etcd,
+                    **plan.coordinator_settings,
+                }
             else:
                 continue
             path = self._config_path(member)
@@ -458,11 +484,18 @@ class _Watcher:
         picture = self._watcher.picture
         if picture.revision < 0:
             return self._watcher.problem
-        return f"brokers {sorted(picture.brokers)} are there, controller {picture.controller_id}"
+        return (
+            f"brokers {sorted(picture.brokers)} are there, controller {picture.controller_id}, "
+            f"coordinators {sorted(picture.coordinators)}"
+        )
 
-    def sees(self, brokers: set[int]) -> bool:
+    def sees(self, brokers: set[int], coordinators: set[int]) -> bool:
         picture = self._watcher.picture
-        return brokers <= set(picture.brokers) and bool(picture.controller)
+        return (
+            brokers <= set(picture.brokers)
+            and bool(picture.controller)
+            and coordinators <= set(picture.coordinators)
+        )
 
 
 # Processes that this one started. They may outlive it; as long as it runs it has to take note of
@@ -476,6 +509,10 @@ def _reap() -> None:
             child.poll()
         else:
             _ = child.is_running
+
+
+def _or_else(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
 
 
 def _etcd_binary() -> Path:

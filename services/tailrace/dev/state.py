@@ -24,12 +24,14 @@ VERSION: Final = 1
 
 BROKERS_MAX: Final = 50
 CONTROLLERS_MAX: Final = 10
+COORDINATORS_MAX: Final = 10
 
 # Each kind of port has a row of its own, counted from the base.
 _BROKER_ROW: Final = 0
 _LINK_ROW: Final = 100
 _CONTROLLER_ROW: Final = 200
 _ETCD_ROW: Final = 300
+_COORDINATOR_ROW: Final = 350
 _ROWS: Final = 400
 PORT_BASE_MAX: Final = 65_535 - _ROWS
 # Below the ports that the kernel gives to outgoing connections: a broker that is down for a while
@@ -76,7 +78,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """All processes, in the order in which they are shown: brokers, controllers, etcd."""
+    """All processes, as they are shown: brokers, controllers, coordinators, etcd."""
 
     members: tuple[Member, ...]
     port_base: int
@@ -103,12 +105,16 @@ class ClusterState:
         return replace(self, members=members)
 
 
-def lay_out(brokers: int, controllers: int, port_base: int) -> ClusterState:
+def lay_out(
+    brokers: int, controllers: int, port_base: int, *, coordinators: int = 0
+) -> ClusterState:
     """A new cluster with its ports."""
     if not 1 <= brokers <= BROKERS_MAX:
         raise DevError(f"a cluster has 1 to {BROKERS_MAX} brokers, not {brokers}")
     if not 1 <= controllers <= CONTROLLERS_MAX:
         raise DevError(f"a cluster has 1 to {CONTROLLERS_MAX} controllers, not {controllers}")
+    if not 0 <= coordinators <= COORDINATORS_MAX:
+        raise DevError(f"a cluster has 0 to {COORDINATORS_MAX} coordinators, not {coordinators}")
     if not 1 <= port_base <= PORT_BASE_MAX:
         raise DevError(f"ports are counted from 1 to {PORT_BASE_MAX}, not from {port_base}")
     return ClusterState(
@@ -131,6 +137,15 @@ def lay_out(brokers: int, controllers: int, port_base: int) -> ClusterState:
                     port=port_base + _CONTROLLER_ROW + number - 1,
                 )
                 for number in range(1, controllers + 1)
+            ),
+            *(
+                Member(
+                    name=f"{Role.COORDINATOR}-{number}",
+                    role=Role.COORDINATOR,
+                    number=number,
+                    port=port_base + _COORDINATOR_ROW + number - 1,
+                )
+                for number in range(1, coordinators + 1)
             ),
             Member(
                 name="etcd",

@@ -38,6 +38,7 @@ from tailrace.transport.addresses import (
 )
 from tailrace.transport.limits import Connections, ServerLimits
 from tailrace.transport.rpc import (
+    CALLER,
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
     MESSAGE_BYTES_MAX,
@@ -431,6 +432,7 @@ class _Handlers(grpc.GenericRpcHandler):
         assert task is not None
         self._running[task] = None
         stream = _ServerStream[Any, Any](context, task)
+        CALLER.set(context.peer)
         try:
             return await work(stream)
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ raw bytes. A call that fails on the way raises `Unreachable`; one that took too 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -97,6 +98,10 @@ Handler = Callable[..., Awaitable[Any]]
 `async (request, stream) -> None` for SERVER_STREAM. The stream ends in order when its handler
 returns. A handler whose caller has gone (or broke the stream, or has timed out) is cancelled. One
 that raises is logged, and the caller gets Unreachable with the reason."""
+
+
+CALLER: Final[ContextVar[Callable[[], str]]] = ContextVar("CALLER", default=str)
+"""In a handler: gives where the call comes from, as far as the network knows; for people."""
 
 
 class Server(Protocol):

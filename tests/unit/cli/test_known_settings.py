@@ -15,10 +15,13 @@ from tailrace.cli.known_settings import (
     broker_settings,
     controller_known,
     controller_settings,
+    coordinator_known,
+    coordinator_settings,
     settings_table,
 )
 from tailrace.cli.settings import effective, from_assignments, variable_of
 from tailrace.controller.settings import ControllerSettings
+from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.errors import InvalidConfig
 from tailrace.meta.settings import EtcdSettings
 
@@ -67,6 +70,10 @@ def test_without_settings_all_is_as_the_dataclasses_say() -> None:
     given = from_assignments(["controller.id=7"], known)
     made = controller_settings(effective(known, given))
     assert made == (ControllerSettings(controller_id=7), EtcdSettings())
+    known = coordinator_known()
+    given = from_assignments(["coordinator.id=7"], known)
+    found = coordinator_settings(effective(known, given))
+    assert found == (CoordinatorSettings(coordinator_id=7), EtcdSettings())
 
 
 def test_texts_become_values() -> None:
@@ -121,7 +128,12 @@ def test_what_must_be_given_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "known"), [("broker", broker_known()), ("controller", controller_known())]
+    ("role", "known"),
+    [
+        ("broker", broker_known()),
+        ("controller", controller_known()),
+        ("coordinator", coordinator_known()),
+    ],
 )
 def test_the_document_has_the_settings_that_the_code_has(role: str, known: Any) -> None:
     """TAILRACE_REWRITE=1 writes the tables anew; look at the difference."""

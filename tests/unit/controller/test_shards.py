@@ -103,7 +103,7 @@ def test_shards_are_given_before_partitions_are_mended() -> None:
 
 
 def test_the_first_coordinator_gets_all() -> None:
-    assert set(assign({4: coordinator(4, 1)}, {}).values()) == {4}
+    assert set(assign({4: coordinator(4, 1)}, {}, count=7).values()) == {4}
 
 
 def test_a_fenced_coordinator_is_only_that_life_of_it() -> None:

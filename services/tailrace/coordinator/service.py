@@ -1,0 +1,334 @@
+"""GroupService: messages in, messages out; what goes wrong is told by its code and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from tailrace.coordinator.group import Caller, Group
+from tailrace.coordinator.records import CONSUMER, Member, Position
+from tailrace.coordinator.runtime import Runtime
+from tailrace.coordinator.shard import Asked
+from tailrace.errors import (
+    CoordinatorLoading,
+    InvalidRequest,
+    InvariantViolation,
+    RebalanceInProgress,
+    TailraceError,
+    Unreachable,
+)
+from tailrace.model import TopicPartition, topic_name_problem
+from tailrace.runtime import Tasks
+from tailrace.transport import methods
+from tailrace.transport.rpc import CALLER, Handler, Method, Stream
+from tailrace.transport.wire import code_of, from_partition, to_partition
+from tailrace.v1 import group_pb2 as pb
+
+SESSION_TIMEOUT_MS: Final = 45_000
+REBALANCE_TIMEOUT_MS: Final = 300_000
+NAMES_PER_REQUEST_MAX: Final = 10_000
+MEMBER_ID_LENGTH_MAX: Final = 300
+
+_HeartbeatStream = Stream[pb.HeartbeatResponse, pb.HeartbeatRequest]
+
+
+class _Response(Protocol):
+    """A response that can say what went wrong."""
+
+    def __init__(self, *, error: Any = ..., message: str = ...) -> None: ...
+
+
+R = TypeVar("R", bound=_Response)
+
+
+class GroupService:
+    """Answers for the groups of one coordinator."""
+
+    def __init__(
+        self,
+        coordinator_id: int,
+        *,
+        runtime: Callable[[], Runtime],
+        wall_ms: Callable[[], int],
+        tasks: Tasks,
+    ) -> None:
+        self._coordinator_id = coordinator_id
+        self._runtime = runtime
+        self._wall_ms = wall_ms
+        self._tasks = tasks
+        # The heartbeat stream of each member that has one.
+        self._streams: dict[tuple[str, str], _HeartbeatStream] = {}
+
+    def handlers(self) -> Mapping[Method[Any, Any], Handler]:
+        return {
+            methods.GROUP_JOIN: self.join,
+            methods.GROUP_SYNC: self.sync,
+            methods.GROUP_HEARTBEAT: self.heartbeat,
+            methods.GROUP_LEAVE: self.leave,
+            methods.GROUP_COMMIT_OFFSETS: self.commit,
+            methods.GROUP_FETCH_OFFSETS: self.fetch,
+            methods.GROUP_LIST: self.list_groups,
+            methods.GROUP_DESCRIBE: self.describe,
+            methods.GROUP_DELETE: self.delete_groups,
+            methods.GROUP_DELETE_OFFSETS: self.delete_offsets,
+        }
+
+    # Members.
+
+    async def join(self, request: pb.JoinGroupRequest) -> pb.JoinGroupResponse:
+        try:
+            joined = await self._runtime().join(
+                request.group, _member(request), request.proposed_member_id
+            )
+        except TailraceError as error:
+            return _failed(pb.JoinGroupResponse, error)
+        return pb.JoinGroupResponse(
+            member_id=joined.member_id,
+            generation=joined.generation,
+            protocol=joined.protocol,
+            leader_member_id=joined.leader,
+            members=[
+                pb.JoinedMember(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    metadata=each.metadata(joined.protocol),
+                )
+                for each in joined.members
+            ],
+            skip_assignment=joined.skip_assignment,
+        )
+
+    async def sync(self, request: pb.SyncGroupRequest) -> pb.SyncGroupResponse:
+        caller = Caller(request.member_id, request.instance_id, request.generation)
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        try:
+            synced = await self._runtime().sync(request.group, caller, assignments)
+        except TailraceError as error:
+            return _failed(pb.SyncGroupResponse, error)
+        return pb.SyncGroupResponse(protocol=synced.protocol, assignment=synced.assignment)
+
+    async def heartbeat(self, stream: _HeartbeatStream) -> None:
+        """Answer each sign of life; a rebalance is announced on the same stream."""
+        mine: tuple[str, str] | None = None
+        try:
+            while (request := await stream.recv()) is not None:
+                key = request.group, request.member_id
+                if key != mine:
+                    self._stop_listening(mine, stream)
+                    mine = key
+                    self._streams[key] = stream
+                await stream.send(await self._beat(request))
+        except Unreachable:
+            return
+        finally:
+            self._stop_listening(mine, stream)
+
+    def announce(self, group: str, member_id: str, error: TailraceError | None) -> None:
+        """Tell a member that has a stream here of a rebalance, or of something worse."""
+        stream = self._streams.get((group, member_id))
+        if stream is None:
+            return
+        why = error or RebalanceInProgress(f"group {group!r} is rebalancing: join again")
+        message = pb.HeartbeatResponse(error=code_of(why), message=str(why), pushed=True)
+        self._tasks.spawn("announce a rebalance", _send(stream, message))
+
+    async def leave(self, request: pb.LeaveGroupRequest) -> pb.LeaveGroupResponse:
+        callers = [Caller(each.member_id, each.instance_id) for each in request.members]
+        try:
+            results = await self._runtime().leave(request.group, callers)
+        except TailraceError as error:
+            return _failed(pb.LeaveGroupResponse, error)
+        response = pb.LeaveGroupResponse()
+        for each, problem in zip(request.members, results, strict=True):
+            left = response.members.add(member_id=each.member_id, instance_id=each.instance_id)
+            if problem is not None:
+                left.error, left.message = code_of(problem), str(problem)
+        return response
+
+    # Positions.
+
+    async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
+        caller = Caller(request.member_id, request.instance_id, request.generation)
+        kind = request.kind or CONSUMER
+        try:
+            now_ms = self._wall_ms()
+            asked = [_asked(each, kind, now_ms) for each in request.offsets]
+            if len({each.partition for each in asked}) != len(asked):
+                raise InvalidRequest("a commit names each of its partitions once")
+            results = await self._runtime().commit(request.group, caller, asked, kind=kind)
+        except TailraceError as error:
+            return _failed(pb.CommitOffsetsResponse, error)
+        response = pb.CommitOffsetsResponse()
+        for each, problem in zip(asked, results, strict=True):
+            _add_result(response.partitions, each.partition, problem)
+        return response
+
+    async def fetch(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
+        try:
+            wanted = [from_partition(each) for each in request.partitions]
+            found = await self._runtime().positions(request.group, wanted)
+        except TailraceError as error:
+            return _failed(pb.FetchOffsetsResponse, error)
+        response = pb.FetchOffsetsResponse()
+        for partition, position in found:
+            one = response.offsets.add(
+                topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1
+            )
+            if position is not None:
+                one.offset = position.offset
+                one.topic_id = position.topic_id
+                one.leader_epoch = position.leader_epoch
+                one.metadata = position.metadata
+                one.commit_ms = position.commit_ms
+        return response
+
+    async def delete_offsets(self, request: pb.DeleteOffsetsRequest) -> pb.DeleteOffsetsResponse:
+        try:
+            partitions = [from_partition(each) for each in request.partitions]
+            results = await self._runtime().delete_positions(request.group, partitions)
+        except TailraceError as error:
+            return _failed(pb.DeleteOffsetsResponse, error)
+        response = pb.DeleteOffsetsResponse()
+        for partition, problem in zip(partitions, results, strict=True):
+            _add_result(response.partitions, partition, problem)
+        return response
+
+    # Groups.
+
+    async def list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        wanted = set(request.states)
+        listed = self._runtime().list()
+        response = pb.ListGroupsResponse(
+            groups=[
+                pb.ListedGroup(
+                    group=each.name,
+                    state=each.facts.phase.value,
+                    kind=each.kind,
+                    members=len(each.facts.members),
+                )
+                for each in listed.groups
+                if not wanted or each.facts.phase.value in wanted
+            ]
+        )
+        if listed.loading:
+            error = CoordinatorLoading(f"{listed.loading} shards are still being read")
+            response.error, response.message = code_of(error), str(error)
+        return response
+
+    async def describe(self, request: pb.DescribeGroupsRequest) -> pb.DescribeGroupsResponse:
+        response = pb.DescribeGroupsResponse()
+        for name in request.groups[:NAMES_PER_REQUEST_MAX]:
+            try:
+                found = await self._runtime().describe(name)
+            except TailraceError as error:
+                response.groups.add(group=name, error=code_of(error), message=str(error))
+            else:
+                response.groups.append(self._description(found))
+        return response
+
+    async def delete_groups(self, request: pb.DeleteGroupsRequest) -> pb.DeleteGroupsResponse:
+        response = pb.DeleteGroupsResponse()
+        for name in request.groups[:NAMES_PER_REQUEST_MAX]:
+            result = response.groups.add(group=name)
+            try:
+                await self._runtime().delete(name)
+            except TailraceError as error:
+                result.error, result.message = code_of(error), str(error)
+        return response
+
+    # Inside.
+
+    async def _beat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        caller = Caller(request.member_id, request.instance_id, request.generation)
+        try:
+            generation = await self._runtime().heartbeat(request.group, caller)
+        except TailraceError as error:
+            return _failed(pb.HeartbeatResponse, error)
+        return pb.HeartbeatResponse(generation=generation)
+
+    def _stop_listening(self, key: tuple[str, str] | None, stream: _HeartbeatStream) -> None:
+        if key is not None and self._streams.get(key) is stream:
+            del self._streams[key]
+
+    def _description(self, group: Group) -> pb.GroupDescription:
+        facts = group.facts
+        return pb.GroupDescription(
+            group=group.name,
+            state=facts.phase.value,
+            kind=group.kind,
+            protocol=facts.protocol,
+            generation=facts.generation,
+            leader_member_id=facts.leader,
+            members=[
+                pb.GroupMember(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    host=each.host,
+                    metadata=each.metadata(facts.protocol),
+                    assignment=each.assignment,
+                    session_timeout_ms=each.session_timeout_ms,
+                    rebalance_timeout_ms=each.rebalance_timeout_ms,
+                )
+                for each in facts.members.values()
+            ],
+            coordinator_id=self._coordinator_id,
+            shard=self._runtime().shard_of(group.name),
+            state_ms=facts.phase_ms,
+        )
+
+
+def _failed(kind: type[R], error: TailraceError) -> R:
+    if isinstance(error, InvariantViolation):
+        raise error
+    return kind(error=code_of(error), message=str(error))
+
+
+async def _send(stream: _HeartbeatStream, message: pb.HeartbeatResponse) -> None:
+    try:
+        await stream.send(message)
+    except Unreachable:
+        # It will see that the stream is broken.
+        return
+
+
+def _member(request: pb.JoinGroupRequest) -> Member:
+    names = (
+        *(request.member_id, request.instance_id, request.client_id),
+        request.proposed_member_id,
+    )
+    if max(map(len, names)) > MEMBER_ID_LENGTH_MAX:
+        raise InvalidRequest(f"ids of members have at most {MEMBER_ID_LENGTH_MAX} characters")
+    return Member(
+        member_id=request.member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        host=_host(CALLER.get()()),
+        session_timeout_ms=request.session_timeout_ms or SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms=request.rebalance_timeout_ms or REBALANCE_TIMEOUT_MS,
+        protocols=tuple((each.name, each.metadata) for each in request.protocols),
+    )
+
+
+def _host(peer: str) -> str:
+    """`ipv4:10.0.0.1:4711` without what nobody needs."""
+    kind, _, address = peer.partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind in {"ipv4", "ipv6"} else peer
+
+
+def _asked(offset: pb.OffsetToCommit, kind: str, now_ms: int) -> Asked:
+    problem = topic_name_problem(offset.topic)
+    if problem is not None:
+        raise InvalidRequest(problem)
+    return Asked(
+        TopicPartition(offset.topic, offset.partition),
+        Position(
+            offset.offset, offset.leader_epoch, offset.topic_id, offset.metadata, now_ms, kind
+        ),
+    )
+
+
+def _add_result(results: Any, partition: TopicPartition, problem: TailraceError | None) -> None:
+    one = results.add(partition=to_partition(partition))
+    if problem is not None:
+        one.error, one.message = code_of(problem), str(problem)

@@ -1,0 +1,72 @@
+"""Batches of all shards on their way to the leaders: together, in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace.coordinator.runtime import Runtime
+from tailrace.model import OFFSETS_TOPIC, TopicPartition, shard_of
+from unit.coordinator.world import World, simulate
+
+
+def runtime_of(world: World, group: str) -> Runtime:
+    node = world.owner(group)
+    assert node is not None
+    runtime = node.coordinator.runtime
+    assert isinstance(runtime, Runtime)
+    return runtime
+
+
+def leader_of(world: World, group: str) -> int:
+    shard = shard_of(group, len(world.metadata.picture.group_shards))
+    return world.metadata.leader_of(TopicPartition(OFFSETS_TOPIC, shard))[0]
+
+
+def test_what_gathers_while_a_request_is_on_its_way_goes_in_the_next() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 0)
+        appender = runtime_of(world, "g").appender
+        assert appender is not None
+        before = appender.requests
+        commits = [world.loop.create_task(world.commit("g", number)) for number in range(200)]
+        answers = await asyncio.gather(*commits)
+        assert not any(each.error for each in answers)
+        assert appender.requests - before <= 20
+        assert appender.batches >= appender.requests
+
+    simulate(main)
+
+
+def test_commits_go_on_when_the_leader_dies_or_hangs() -> None:
+    async def main(world: World) -> None:
+        for hurt in ("kill", "pause"):
+            await world.commit("g", 1)
+            node = next(n for n in world.cluster.brokers if n.number == leader_of(world, "g"))
+            getattr(node, hurt)()
+            began_s = world.loop.time()
+            answer = await world.commit("g", 2)
+            assert not answer.error, answer
+            assert world.loop.time() - began_s < 9
+            assert await world.position("g") == 2
+            node.resume()
+            node.start()
+            await asyncio.sleep(5)
+
+    simulate(main)
+
+
+def test_while_nobody_leads_nothing_is_lost() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        for node in world.cluster.brokers:
+            node.kill()
+        waiting = world.loop.create_task(world.commit("g", 7))
+        await asyncio.sleep(3)
+        assert not waiting.done()
+        for node in world.cluster.brokers:
+            node.start()
+        await waiting
+        await asyncio.sleep(12)
+        assert await world.position("g") == 7
+
+    simulate(main)

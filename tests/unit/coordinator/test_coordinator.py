@@ -1,0 +1,66 @@
+"""A coordinator as a whole: it starts without a cluster, is looked after, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from simulation.cluster import SimCluster
+from simulation.loop import SimLoop
+from tailrace.meta.keys import coordinator_key
+from unit.coordinator.world import World, simulate
+
+
+def test_it_waits_for_brokers_and_for_the_store() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = SimCluster(loop, controllers=1, coordinators=1)
+        cluster.etcd.stop()
+        node = cluster.coordinators[0]
+        node.start()
+        await asyncio.sleep(2)
+        assert node.coordinator is not None
+        assert node.coordinator.epoch is None
+        cluster.etcd.start()
+        await asyncio.sleep(2)
+        assert node.coordinator.epoch is None
+        cluster.start_all()
+        await asyncio.sleep(5)
+        assert node.coordinator.epoch is not None
+        assert node.coordinator.runtime is not None
+        assert len(node.coordinator.runtime.owned) == 2
+
+    SimLoop(1).run(main)
+
+
+def test_a_killed_coordinator_is_noticed_at_once_and_a_silent_one_by_its_lease() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        node = world.owner("g")
+        node.kill()
+        began_s = world.loop.time()
+        await world.until(lambda: world.owner("g") not in {node, None})
+        assert world.loop.time() - began_s < 0.5
+        assert await world.position("g") == 1
+        assert world.loop.time() - began_s < 1
+        node.start()
+        await asyncio.sleep(3)
+        silent = world.owner("g")
+        silent.pause()
+        began_s = world.loop.time()
+        await world.until(lambda: world.owner("g") not in {silent, None})
+        assert 2 < world.loop.time() - began_s < 9
+        assert await world.position("g") == 1
+        silent.resume()
+        await asyncio.sleep(8)
+        assert {owner for owner, _ in world.metadata.picture.group_shards} == {200, 201}
+
+    simulate(main, coordinators=2)
+
+
+def test_the_registration_goes_first_when_it_stops() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        await world.cluster.coordinators[0].stop()
+        store = world.cluster.etcd.connect("admin")
+        assert await store.get(coordinator_key(200)) is None
+
+    simulate(main)
