@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from tailrace import __version__
-from tailrace.cli import clients, dev, log, operators, services
+from tailrace.cli import clients, dev, group_commands, log, operators, services
 from tailrace.errors import InvariantViolation, TailraceError
 
 EXIT_FAILED: Final = 1
@@ -32,6 +32,7 @@ app.add_typer(clients.topics_app)
 app.add_typer(operators.brokers_app)
 app.add_typer(operators.config_app)
 app.add_typer(clients.cluster_app)
+app.add_typer(group_commands.app)
 app.command()(clients.produce)
 app.command()(clients.consume)
 app.command()(clients.explain)

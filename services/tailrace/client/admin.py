@@ -7,7 +7,7 @@ what is down: no broker, no controller, or the metadata store behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,6 +17,13 @@ from tailrace.client.describing import (
     TopicDescription,
     describe_cluster,
     describe_topic,
+)
+from tailrace.client.group_admin import (
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    PositionReset,
+    ResetTo,
 )
 from tailrace.client.metadata import ClusterPicture, topic_picture
 from tailrace.client.operations import Operations
@@ -235,6 +242,73 @@ class AdminCore(Operations):
                 )
         if problem is not None:
             raise problem
+
+    # Groups.
+
+    @property
+    def _groups(self) -> GroupAdmin:
+        return GroupAdmin(
+            self._metadata,
+            network=self._network,
+            clock=self._clock,
+            rng=self._rng,
+            look_up=lambda topic, position, numbers: self.list_offsets(
+                topic, position, partitions=numbers
+            ),
+        )
+
+    async def list_groups(
+        self, states: Sequence[str] = (), *, timeout_ms: int | None = None
+    ) -> list[GroupListing]:
+        """The groups of all coordinators, only those in one of these states if any is named."""
+        call = await self._begin(timeout_ms)
+        await self._picture(call)
+        return await self._groups.list_all(states, timeout_ms=call.left_ms())
+
+    async def describe_group(
+        self, group: str, *, timeout_ms: int | None = None
+    ) -> GroupDescription:
+        """Members, positions and lag, in records and in time; GroupNotFound."""
+        call = await self._begin(timeout_ms)
+        await self._picture(call)
+        return await self._groups.describe(group, timeout_ms=call.left_ms())
+
+    async def delete_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TailraceError | None]:
+        """Forget groups without members, with their positions; says of each why it is there yet."""
+        call = await self._begin(timeout_ms)
+        await self._picture(call)
+        return await self._groups.delete(groups, timeout_ms=call.left_ms())
+
+    async def delete_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Forget positions of a group without members."""
+        call = await self._begin(timeout_ms)
+        await self._picture(call)
+        await self._groups.delete_positions(group, partitions, timeout_ms=call.left_ms())
+
+    async def reset_offsets(
+        self,
+        group: str,
+        to: ResetTo,
+        value: int = 0,
+        *,
+        topics: Mapping[str, Sequence[int] | None] | None = None,
+        dry_run: bool = True,
+        timeout_ms: int | None = None,
+    ) -> list[PositionReset]:
+        """Move positions of a group without members; with `dry_run` only say what would change.
+
+        `value`: the time in ms, the offset, or by how much to shift. `topics`: partitions by topic,
+        None for all of a topic; without, all partitions in which the group has a position.
+        """
+        call = await self._begin(timeout_ms)
+        await self._picture(call)
+        return await self._groups.reset(
+            group, to, value, topics=topics, dry_run=dry_run, timeout_ms=call.left_ms()
+        )
 
 
 def _is_ready(picture: ClusterPicture, name: str, topic_id: str) -> bool:

@@ -24,6 +24,12 @@ from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.background import Background, background
 from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
 from tailrace.client.describing import ClusterDescription, TopicDescription
+from tailrace.client.group_admin import (
+    GroupDescription,
+    GroupListing,
+    PositionReset,
+    ResetTo,
+)
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.moving import Move, Progress
 from tailrace.client.operations import BrokerState, Deleted, Elected, LeaderChoice
@@ -549,6 +555,50 @@ class Admin:
         self._lifetime.check()
         return self._background.wait(
             self._admin.reassignment_progress(moves, timeout_ms=timeout_ms)
+        )
+
+    def list_groups(
+        self, states: Sequence[str] = (), *, timeout_ms: int | None = None
+    ) -> list[GroupListing]:
+        """The groups of all coordinators, only those in one of these states if any is named."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.list_groups(states, timeout_ms=timeout_ms))
+
+    def describe_group(self, group: str, *, timeout_ms: int | None = None) -> GroupDescription:
+        """Members, positions and lag, in records and in time; GroupNotFound."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.describe_group(group, timeout_ms=timeout_ms))
+
+    def delete_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TailraceError | None]:
+        """Forget groups without members, with their positions; says of each why it is there yet."""
+        self._lifetime.check()
+        return self._background.wait(self._admin.delete_groups(groups, timeout_ms=timeout_ms))
+
+    def delete_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Forget positions of a group without members."""
+        self._lifetime.check()
+        self._background.wait(self._admin.delete_offsets(group, partitions, timeout_ms=timeout_ms))
+
+    def reset_offsets(
+        self,
+        group: str,
+        to: ResetTo,
+        value: int = 0,
+        *,
+        topics: Mapping[str, Sequence[int] | None] | None = None,
+        dry_run: bool = True,
+        timeout_ms: int | None = None,
+    ) -> list[PositionReset]:
+        """Move positions of a group without members; with `dry_run` only say what would change."""
+        self._lifetime.check()
+        return self._background.wait(
+            self._admin.reset_offsets(
+                group, to, value, topics=topics, dry_run=dry_run, timeout_ms=timeout_ms
+            )
         )
 
     def close(self) -> None:

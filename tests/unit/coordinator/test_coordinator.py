@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from simulation.cluster import SimCluster
+from simulation.cluster import CoordinatorNode, SimCluster
 from simulation.loop import SimLoop
 from tailrace.meta.keys import coordinator_key
 from unit.coordinator.world import World, simulate
+
+
+def _is_registered(node: CoordinatorNode) -> bool:
+    return node.coordinator is not None and node.coordinator.epoch is not None
 
 
 def test_it_waits_for_brokers_and_for_the_store() -> None:
@@ -17,14 +21,14 @@ def test_it_waits_for_brokers_and_for_the_store() -> None:
         node = cluster.coordinators[0]
         node.start()
         await asyncio.sleep(2)
-        assert node.coordinator is not None
-        assert node.coordinator.epoch is None
+        assert not _is_registered(node)
         cluster.etcd.start()
         await asyncio.sleep(2)
-        assert node.coordinator.epoch is None
+        assert not _is_registered(node)
         cluster.start_all()
         await asyncio.sleep(5)
-        assert node.coordinator.epoch is not None
+        assert _is_registered(node)
+        assert node.coordinator is not None
         assert node.coordinator.runtime is not None
         assert len(node.coordinator.runtime.owned) == 2
 

@@ -99,7 +99,6 @@ class World:
     def generation(self) -> int:
         return self.group.facts.generation
 
-    @property
     def phase(self) -> Phase:
         return self.group.facts.phase
 
@@ -117,7 +116,7 @@ def stable(members: int = 2) -> tuple[World, list[str]]:
     for number in reversed(range(members)):
         given = {member_id: member_id.encode() for member_id in ids} if number == 0 else {}
         world.sync(f"sync-{number}", ids[number], assignments=given)
-    assert world.phase is Phase.STABLE
+    assert world.phase() is Phase.STABLE
     world.answers.clear()
     return world, ids
 
@@ -128,7 +127,7 @@ def stable(members: int = 2) -> tuple[World, list[str]]:
 def test_the_first_members_come_together() -> None:
     world = World()
     one = world.join("one")
-    assert world.phase is Phase.JOINING
+    assert world.phase() is Phase.JOINING
     world.now_ms += 90
     two = world.join("two")
     world.wait(50)
@@ -140,7 +139,7 @@ def test_the_first_members_come_together() -> None:
     )
     assert world.joined("two") == Joined(two, 1, "range", one)
     assert list(world.group.facts.members) == [one, two]
-    assert world.phase is Phase.SYNCING
+    assert world.phase() is Phase.SYNCING
 
 
 def test_the_leader_brings_the_assignment_and_all_get_theirs() -> None:
@@ -152,7 +151,7 @@ def test_the_leader_brings_the_assignment_and_all_get_theirs() -> None:
     world.sync("sync-one", one, assignments={one: b"1", two: b"2", "stranger": b"3"})
     assert world.answers["sync-two"] == Synced("range", b"2")
     assert world.answers["sync-one"] == Synced("range", b"1")
-    assert world.phase is Phase.STABLE
+    assert world.phase() is Phase.STABLE
     world.sync("again", two)
     assert world.answers["again"] == Synced("range", b"2")
 
@@ -161,7 +160,7 @@ def test_a_new_member_makes_all_join_again_at_once() -> None:
     world, (one, two) = stable()
     three = world.join("three")
     assert world.announced == [one, two]
-    assert world.phase is Phase.JOINING
+    assert world.phase() is Phase.JOINING
     for member_id in (one, two):
         with pytest.raises(RebalanceInProgress):
             world.beat(member_id)
@@ -199,9 +198,9 @@ def test_one_that_asks_again_disturbs_nobody() -> None:
     world, (one, two) = stable()
     world.join("two", two)
     assert world.joined("two") == Joined(two, 1, "range", one)
-    assert world.phase is Phase.STABLE
+    assert world.phase() is Phase.STABLE
     world.join("changed", two, protocols=(("range", b"other"),))
-    assert world.phase is Phase.JOINING
+    assert world.phase() is Phase.JOINING
     world.join("one", one)
     assert world.joined("one").protocol == "range"
 
@@ -209,7 +208,7 @@ def test_one_that_asks_again_disturbs_nobody() -> None:
 def test_a_leader_that_joins_again_wants_another_assignment() -> None:
     world, (one, _) = stable()
     world.join("one", one)
-    assert world.phase is Phase.JOINING
+    assert world.phase() is Phase.JOINING
 
 
 def test_an_answer_that_got_lost_is_given_again() -> None:
@@ -220,7 +219,7 @@ def test_an_answer_that_got_lost_is_given_again() -> None:
     assert world.joined("again") == world.joined("two")
     world.join("leader again", one)
     assert world.joined("leader again") == world.joined("one")
-    assert world.phase is Phase.SYNCING
+    assert world.phase() is Phase.SYNCING
 
 
 def test_a_new_member_whose_answer_got_lost_is_known_by_the_id_that_it_wanted() -> None:
@@ -289,7 +288,7 @@ def test_the_last_one_leaves_an_empty_group_of_the_next_generation() -> None:
     world, (one, two) = stable()
     world.leave(one)
     world.leave(two)
-    assert (world.phase, world.generation) == (Phase.EMPTY, 2)
+    assert (world.phase(), world.generation) == (Phase.EMPTY, 2)
     assert world.group.next_due_ms() == NEVER_MS
     assert world.group.is_empty
 
@@ -301,7 +300,7 @@ def test_a_leader_that_never_syncs_holds_up_the_group_only_for_a_while() -> None
     world.sync("sync-two", two)
     for _ in range(10):
         world.wait(REBALANCE_MS // 10)
-        if world.phase is not Phase.SYNCING:
+        if world.phase() is not Phase.SYNCING:
             break
         world.beat(one)
         world.beat(two)
@@ -313,12 +312,10 @@ def test_a_leader_that_never_syncs_holds_up_the_group_only_for_a_while() -> None
 
 def test_requests_of_another_generation_are_refused() -> None:
     world, (one, _) = stable()
-    for check in (
-        lambda: world.beat(one, generation=0),
-        lambda: world.group.check_commit(Caller(one, "", 0), world.now_ms),
-    ):
-        with pytest.raises(IllegalGeneration):
-            check()
+    with pytest.raises(IllegalGeneration):
+        world.beat(one, generation=0)
+    with pytest.raises(IllegalGeneration):
+        world.group.check_commit(Caller(one, "", 0), world.now_ms)
     world.sync("old", one, generation=0)
     assert isinstance(world.answers["old"], IllegalGeneration)
 
@@ -367,7 +364,7 @@ def test_a_new_member_that_hangs_up_is_not_waited_for() -> None:
     empty = World()
     empty.join("one")
     empty.took(empty.group.forget("one", **empty.times))
-    assert (empty.phase, empty.generation) == (Phase.EMPTY, 1)
+    assert (empty.phase(), empty.generation) == (Phase.EMPTY, 1)
 
 
 def test_a_member_that_hangs_up_has_its_session_to_come_back() -> None:
@@ -409,7 +406,7 @@ def test_a_static_member_that_restarts_keeps_its_place() -> None:
     assert world.joined("again") == Joined(again, 1, "range", one)
     world.sync("sync", again, instance="B")
     assert world.answers["sync"] == Synced("range", b"2")
-    assert world.phase is Phase.STABLE
+    assert world.phase() is Phase.STABLE
     with pytest.raises(FencedInstance):
         world.beat(two, "B")
     with pytest.raises(FencedInstance):
@@ -482,9 +479,9 @@ def test_when_only_static_members_are_left_they_are_waited_for_while_their_sessi
         world.beat(two, "B")
     world.wait(1)
     assert list(world.group.facts.members) == [two]
-    assert world.phase is Phase.JOINING
+    assert world.phase() is Phase.JOINING
     world.wait(SESSION_MS)
-    assert world.phase is Phase.EMPTY
+    assert world.phase() is Phase.EMPTY
 
 
 # ---------------------------------------------------------------------------------- another owner
@@ -497,10 +494,10 @@ def test_f31_another_coordinator_goes_on_in_any_phase() -> None:
         other.group.apply(world.group.facts)
         other.stored = world.group.facts
         other.group.resume(other.now_ms)
-        if world.phase is Phase.STABLE:
+        if world.phase() is Phase.STABLE:
             other.beat(one)
             other.wait(SESSION_MS)
-            assert other.phase is Phase.EMPTY
+            assert other.phase() is Phase.EMPTY
         else:
             other.join("a", one)
             other.join("b", two)
@@ -615,5 +612,5 @@ def test_whatever_members_do_the_rules_hold(seed: int) -> None:
         world.took(world.group.forget(token, **world.times))
     for _ in range(6):
         world.wait(REBALANCE_MS + SESSION_MS)
-    assert world.phase is Phase.EMPTY
+    assert world.phase() is Phase.EMPTY
     assert world.group.next_due_ms() == NEVER_MS

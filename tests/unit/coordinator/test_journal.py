@@ -130,7 +130,7 @@ def test_there_must_be_something_to_send_and_to_settle() -> None:
 @given(st.lists(st.sampled_from(["write", "empty", "prove", "take", "settle"]), max_size=40))
 def test_everybody_is_told_once_and_in_order(events: list[str]) -> None:
     told = Told()
-    written, log, is_out = 0, list[bytes | None](), False
+    written, log, is_out, batch = 0, list[bytes | None](), False, b""
     for number, event in enumerate(events):
         name = str(number)
         if event == "write":

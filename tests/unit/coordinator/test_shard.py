@@ -283,8 +283,8 @@ def test_a_shard_that_is_read_again_is_the_same(seed: int) -> None:
                 who = rng.choice([*shard.group(group).facts.members, "x"])
                 outcome, _ = shard.leave(group, [Caller(who)], now_ms=now_ms, wall_ms=now_ms)
             elif act == 3:
-                facts = shard.group(group).facts if group in shard.names() else None
-                caller = Caller(facts.leader, "", facts.generation) if facts else NOBODY
+                now = shard.group(group).facts if group in shard.names() else None
+                caller = NOBODY if now is None else Caller(now.leader, "", now.generation)
                 outcome, _ = shard.commit(
                     group, caller, [asked(T0, number)], TOPICS, kind="consumer", now_ms=now_ms
                 )

@@ -97,7 +97,7 @@ class World:
 
 
 def _group(request: Any) -> str:
-    return request.groups[0] if hasattr(request, "groups") else request.group
+    return str(request.groups[0] if hasattr(request, "groups") else request.group)
 
 
 def simulate(

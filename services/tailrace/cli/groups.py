@@ -1,0 +1,264 @@
+"""What `tailrace groups` does: ask coordinators, and print the answer.
+
+Tables for people, one JSON object a line for programs. A reset is a plan first: what would change
+is printed, and done only with --execute.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tailrace.cli.formatting import NOTHING, counted, number, safe
+from tailrace.cli.topics import Asking
+from tailrace.client.admin import AdminCore
+from tailrace.client.group_admin import GroupDescription, GroupPosition, PositionReset, ResetTo
+from tailrace.errors import InvalidConfig, TailraceError
+
+_STATES: Final = {
+    "Stable": "green",
+    "Empty": "dim",
+    "PreparingRebalance": "yellow",
+    "CompletingRebalance": "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a reset goes to, as the command line said."""
+
+    to: ResetTo
+    value: int = 0
+
+
+def list_all(asking: Asking, states: Sequence[str]) -> None:
+    found = asking.ask(lambda admin: admin.list_groups(states))
+    if asking.as_json:
+        for each in found:
+            _print_json(each.as_dict())
+        return
+    table = _table("group", "state", "kind", "members", "coordinator")
+    for each in found:
+        table.add_row(
+            safe(each.group),
+            _state(each.state),
+            each.kind,
+            str(each.members),
+            str(each.coordinator_id),
+        )
+    _console().print(table)
+
+
+def describe(asking: Asking, names: Sequence[str], *, members: bool) -> None:
+    async def ask(admin: AdminCore) -> list[GroupDescription]:
+        wanted = names or [each.group for each in await admin.list_groups()]
+        return [await admin.describe_group(name) for name in wanted]
+
+    console = _console()
+    for found in asking.ask(ask):
+        if asking.as_json:
+            _print_json(found.as_dict())
+        else:
+            _print_group(console, found, members=members)
+
+
+def reset(
+    asking: Asking, group: str, target: Target, topics: Sequence[str], *, execute: bool
+) -> None:
+    wanted = parse_topics(topics) if topics else None
+    plan = asking.ask(
+        lambda admin: admin.reset_offsets(
+            group, target.to, target.value, topics=wanted, dry_run=not execute
+        )
+    )
+    if asking.as_json:
+        for each in plan:
+            _print_json(_reset_dict(group, each, done=execute))
+        return
+    table = _table("topic", "partition", "from", "to", "change")
+    for each in plan:
+        change = each.new - each.old if each.old >= 0 else None
+        table.add_row(
+            safe(each.partition.topic),
+            str(each.partition.partition),
+            number(each.old),
+            number(each.new),
+            NOTHING if change is None else f"{change:+,}",
+        )
+    console = _console()
+    console.print(table)
+    done = f"{counted(len(plan), 'position')} of {safe(group)} "
+    console.print(f"{done}moved." if execute else f"{done}would move: add --execute to do it.")
+
+
+def delete(asking: Asking, names: Sequence[str], *, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Forget {', '.join(map(safe, names))} and all positions?", abort=True)
+    results = asking.ask(lambda admin: admin.delete_groups(names))
+    failed: TailraceError | None = None
+    for name, error in results.items():
+        failed = failed or error
+        if asking.as_json:
+            _print_json({"group": name, "deleted": error is None, "error": _code(error)})
+        elif error is None:
+            typer.echo(f"{name} deleted")
+    if failed is not None:
+        raise failed
+
+
+def target_of(
+    *,
+    earliest: bool,
+    latest: bool,
+    offset: int | None,
+    shift: int | None,
+    time: str | None,
+    now_ms: int,
+) -> Target:
+    """The one that was given; InvalidConfig when it is not one."""
+    found = [
+        *([Target(ResetTo.EARLIEST)] if earliest else []),
+        *([Target(ResetTo.LATEST)] if latest else []),
+        *([Target(ResetTo.OFFSET, offset)] if offset is not None else []),
+        *([Target(ResetTo.SHIFT, shift)] if shift is not None else []),
+        *([Target(ResetTo.TIME, parse_time(time, now_ms=now_ms))] if time is not None else []),
+    ]
+    if len(found) != 1:
+        raise InvalidConfig(
+            "where to? Give one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time"
+        )
+    return found[0]
+
+
+_AGO_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_time(text: str, *, now_ms: int) -> int:
+    """A time ago (30s, 5m, 2h, 7d) or a moment in ISO 8601, which is UTC unless it says else."""
+    amount, unit = text[:-1], text[-1:]
+    if unit in _AGO_MS and amount.isascii() and amount.isdigit():
+        return now_ms - int(amount) * _AGO_MS[unit]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidConfig(
+            f"--to-time {text!r} is neither a time ago (30s, 5m, 2h, 7d) nor a moment such as "
+            "2026-01-31T12:00:00"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000)
+
+
+def parse_topics(given: Iterable[str]) -> dict[str, list[int] | None]:
+    """`topic` for all of its partitions, `topic:0,3` for some."""
+    found: dict[str, list[int] | None] = {}
+    for each in given:
+        topic, colon, numbers = each.partition(":")
+        if not colon:
+            found[topic] = None
+            continue
+        try:
+            found[topic] = [int(part) for part in numbers.split(",")]
+        except ValueError:
+            raise InvalidConfig(f"--topic {each!r} is neither TOPIC nor TOPIC:0,1,2") from None
+    return found
+
+
+def lag_time(lag_ms: int | None) -> str:
+    """How far behind in time, for people."""
+    if lag_ms is None:
+        return NOTHING
+    if lag_ms < 10_000:
+        return f"{lag_ms / 1_000:.1f} s"
+    seconds = lag_ms // 1_000
+    if seconds < 600:
+        return f"{seconds} s"
+    minutes, hours = seconds // 60, seconds // 3_600
+    return f"{minutes} min" if minutes < 600 else f"{hours} h"
+
+
+def _print_group(console: Console, found: GroupDescription, *, members: bool) -> None:
+    title = Text.assemble((safe(found.group), "bold"), "  ", _state(found.state))
+    title.append(f", {found.kind}, generation {found.generation}", style="dim")
+    if found.protocol:
+        title.append(f", {safe(found.protocol)}", style="dim")
+    title.append(f", coordinator {found.coordinator_id}, ", style="dim")
+    title.append(f"{counted(found.lag, 'record')} behind")
+    console.print(title, soft_wrap=True)
+    if members:
+        table = _table("member", "instance", "client", "host", "partitions")
+        for each in found.members:
+            shown = "?" if each.partitions is None else " ".join(map(str, each.partitions))
+            table.add_row(
+                safe(each.member_id),
+                safe(each.instance_id) or NOTHING,
+                safe(each.client_id) or NOTHING,
+                safe(each.host) or NOTHING,
+                shown or NOTHING,
+            )
+        console.print(table)
+        return
+    table = _table("topic", "partition", "position", "end", "lag", "behind", "client", "host")
+    for position in found.positions:
+        table.add_row(
+            safe(position.topic),
+            str(position.partition),
+            _shown_position(position),
+            number(position.log_end),
+            number(position.lag),
+            lag_time(position.lag_ms),
+            safe(position.client_id) or NOTHING,
+            safe(position.host) or NOTHING,
+        )
+    console.print(table)
+
+
+def _shown_position(position: GroupPosition) -> Text:
+    text = Text(number(position.offset))
+    if position.stale:
+        text.append(" of a topic that is gone", style="yellow")
+    return text
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STATES.get(state, ""))
+
+
+def _reset_dict(group: str, each: PositionReset, *, done: bool) -> dict[str, Any]:
+    return {
+        "group": group,
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "old": each.old,
+        "new": each.new,
+        "done": done,
+    }
+
+
+def _code(error: TailraceError | None) -> str | None:
+    return None if error is None else error.code
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    return table
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout, highlight=False, markup=False)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))
