@@ -112,7 +112,13 @@ class Cluster:
 
 
 def start(
-    folder: Path, *, brokers: int = 3, controllers: int = 2, coordinators: int = 0, **settings: str
+    folder: Path,
+    *,
+    brokers: int = 3,
+    controllers: int = 2,
+    coordinators: int = 0,
+    coordinator_settings: dict[str, str] | None = None,
+    **settings: str,
 ) -> DevCluster:
     """Start a cluster, outside of any loop. Settings go to all brokers and controllers."""
     given = {name.replace("_", "."): value for name, value in settings.items()}
@@ -122,6 +128,7 @@ def start(
         brokers=brokers,
         controllers=controllers,
         coordinators=coordinators,
+        coordinator_settings=coordinator_settings or {},
         broker_settings=given,
         controller_settings=lease,
         etcd_fsync=False,
