@@ -7,10 +7,11 @@ from `cli.settings`; what is bad is refused in one sentence that says where it w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Protocol
+from dataclasses import fields
+from typing import Any, Final
 
 from tailrace.broker.settings import BrokerSettings
+from tailrace.cli.setting_kinds import Address, Addresses, Flag, Kind, Own, Rate, Text, Whole
 from tailrace.cli.settings import Effective, Given, Known
 from tailrace.config import (
     LogConfig,
@@ -24,312 +25,205 @@ from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.errors import InvalidConfig
 from tailrace.meta.settings import EtcdSettings
 from tailrace.model import GROUP_SHARDS
-from tailrace.transport.addresses import split_address
 
 _INT31_MAX: Final = 2**31 - 1
-_INT63_MAX: Final = 2**63 - 1
 _KIB: Final = 1 << 10
 # A request above the limit is answered as long as it is at most twice as large (transport.rpc).
 _REQUEST_BYTES_MAX: Final = 35 << 20
 _SHOWN_CHARACTERS_MAX: Final = 120
 
-
-class _Kind(Protocol):
-    """What a text can mean; `parse` raises ValueError or InvalidConfig."""
-
-    def parse(self, text: str) -> object: ...
-
-    def __str__(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    low: int = 1
-    high: int = _INT63_MAX
-
-    def parse(self, text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not self.low <= int(text) <= self.high:
-            raise ValueError(text)
-        return int(text)
-
-    def __str__(self) -> str:
-        if self.high == _INT63_MAX:
-            return f"a whole number from {self.low} on"
-        return f"a whole number from {self.low} to {self.high}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rate:
-    """Something a second; -1 for as much as one likes."""
-
-    def parse(self, text: str) -> int:
-        return -1 if text == "-1" else _Whole().parse(text)
-
-    def __str__(self) -> str:
-        return "a whole number from 1 on, or -1 for no limit"
-
-
-@dataclass(frozen=True, slots=True)
-class _Flag:
-    def parse(self, text: str) -> bool:
-        if text not in {"true", "false"}:
-            raise ValueError(text)
-        return text == "true"
-
-    def __str__(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    what: str = "any text"
-
-    def parse(self, text: str) -> str:
-        return text
-
-    def __str__(self) -> str:
-        return self.what
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """`host:port`; empty where that means "the one listened on"."""
-
-    optional: bool = False
-
-    def parse(self, text: str) -> str:
-        if text or not self.optional:
-            split_address(text)
-        return text
-
-    def __str__(self) -> str:
-        return "host:port"
-
-
-@dataclass(frozen=True, slots=True)
-class _Addresses:
-    def parse(self, text: str) -> tuple[str, ...]:
-        addresses = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not addresses:
-            raise ValueError(text)
-        for each in addresses:
-            split_address(each)
-        return addresses
-
-    def __str__(self) -> str:
-        return "host:port of one or more servers, with commas between"
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """A setting that is one field of a dataclass."""
-
-    name: str
-    field: str
-    kind: _Kind
-    about: str
-    secret: bool = False
-    required: bool = False
-
-
-_ID: Final = _Whole(0, _INT31_MAX)
-_FILE: Final = _Text("the path of a file")
+_ID: Final = Whole(0, _INT31_MAX)
+_FILE: Final = Text("the path of a file")
 
 _ETCD: Final = (
-    _Own("etcd.endpoints", "endpoints", _Addresses(), "the servers of etcd"),
-    _Own("etcd.namespace", "namespace", _Text("a prefix"), "goes before every key in etcd"),
-    _Own("etcd.timeout.ms", "timeout_ms", _Whole(50), "how long one call to etcd may take"),
-    _Own("etcd.username", "username", _Text(), "who to log in to etcd as"),
-    _Own("etcd.password", "password", _Text(), "with this password", secret=True),
-    _Own("etcd.password.file", "password_file", _FILE, "or with the password in this file"),
-    _Own("etcd.ca.file", "ca_file", _FILE, "TLS to etcd: whom to trust (PEM)"),
-    _Own("etcd.cert.file", "cert_file", _FILE, "TLS to etcd: our certificate (PEM)"),
-    _Own("etcd.key.file", "key_file", _FILE, "TLS to etcd: our private key (PEM)"),
-    _Own(
+    Own("etcd.endpoints", "endpoints", Addresses(), "the servers of etcd"),
+    Own("etcd.namespace", "namespace", Text("a prefix"), "goes before every key in etcd"),
+    Own("etcd.timeout.ms", "timeout_ms", Whole(50), "how long one call to etcd may take"),
+    Own("etcd.username", "username", Text(), "who to log in to etcd as"),
+    Own("etcd.password", "password", Text(), "with this password", secret=True),
+    Own("etcd.password.file", "password_file", _FILE, "or with the password in this file"),
+    Own("etcd.ca.file", "ca_file", _FILE, "TLS to etcd: whom to trust (PEM)"),
+    Own("etcd.cert.file", "cert_file", _FILE, "TLS to etcd: our certificate (PEM)"),
+    Own("etcd.key.file", "key_file", _FILE, "TLS to etcd: our private key (PEM)"),
+    Own(
         "etcd.server.name",
         "server_name",
-        _Text("a host name"),
+        Text("a host name"),
         "the name in etcd's certificate, where it is not that of the endpoint",
     ),
 )
 
 _BROKER: Final = (
-    _Own("broker.id", "broker_id", _ID, "the number of this broker", required=True),
-    _Own("listeners", "listen", _Address(), "where clients and controllers connect"),
-    _Own("link.listeners", "link_listen", _Address(), "where other brokers fetch replicas"),
-    _Own(
+    Own("broker.id", "broker_id", _ID, "the number of this broker", required=True),
+    Own("listeners", "listen", Address(), "where clients and controllers connect"),
+    Own("link.listeners", "link_listen", Address(), "where other brokers fetch replicas"),
+    Own(
         "advertised.listeners",
         "advertised",
-        _Address(optional=True),
+        Address(optional=True),
         "what clients are told instead of `listeners`",
     ),
-    _Own(
+    Own(
         "advertised.link.listeners",
         "link_advertised",
-        _Address(optional=True),
+        Address(optional=True),
         "what brokers are told instead of `link.listeners`",
     ),
-    _Own("broker.rack", "rack", _Text(), "the rack or zone; replicas are spread over racks"),
-    _Own("broker.instance", "instance", _Text(), "what it runs in (a pod's id): names one life"),
-    _Own(
+    Own("broker.rack", "rack", Text(), "the rack or zone; replicas are spread over racks"),
+    Own("broker.instance", "instance", Text(), "what it runs in (a pod's id): names one life"),
+    Own(
         "broker.lease.ttl.ms",
         "lease_ttl_ms",
-        _Whole(1_000),
+        Whole(1_000),
         "how long a broker that is not heard of stays registered (whole seconds count)",
     ),
-    _Own("health.interval.ms", "health_interval_ms", _Whole(100), "how often it says it is well"),
-    _Own(
+    Own("health.interval.ms", "health_interval_ms", Whole(100), "how often it says it is well"),
+    Own(
         "replica.lag.time.max.ms",
         "replica_lag_time_max_ms",
-        _Whole(100),
+        Whole(100),
         "a follower that was not at the end of the log for this long leaves the ISR",
     ),
-    _Own(
+    Own(
         "checkpoint.interval.ms",
         "checkpoint_interval_ms",
-        _Whole(),
+        Whole(),
         "how often high watermarks and recovery points are written down",
     ),
-    _Own(
-        "flush.interval.ms", "flush_interval_ms", _Whole(), "how often all logs are synced to disk"
-    ),
-    _Own(
+    Own("flush.interval.ms", "flush_interval_ms", Whole(), "how often all logs are synced to disk"),
+    Own(
         "controlled.shutdown.timeout.ms",
         "controlled_shutdown_timeout_ms",
-        _Whole(0),
+        Whole(0),
         "how long SIGTERM waits for leaderships to be handed over",
     ),
-    _Own(
+    Own(
         "log.retention.check.interval.ms",
         "retention_check_interval_ms",
-        _Whole(),
+        Whole(),
         "how often logs are looked at for records that are too old or too many",
     ),
-    _Own(
+    Own(
         "log.retention.clock.settle.ms",
         "retention_clock_settle_ms",
-        _Whole(0),
+        Whole(0),
         "a clock that jumped ahead, or was just met, makes nothing old until it is steady so long",
     ),
-    _Own(
+    Own(
         "log.cleaner.backoff.ms",
         "cleaner_backoff_ms",
-        _Whole(),
+        Whole(),
         "how long compaction waits when no log is dirty enough",
     ),
-    _Own(
+    Own(
         "log.cleaner.io.max.bytes.per.second",
         "cleaner_io_bytes_per_s",
-        _Whole(_KIB),
+        Whole(_KIB),
         "what compaction reads and writes",
     ),
-    _Own(
+    Own(
         "produce.bytes.max",
         "produce_bytes_max",
-        _Whole(_KIB),
+        Whole(_KIB),
         "bytes of produce requests that wait for replicas, over all connections",
     ),
-    _Own(
-        "connection.bytes.max", "connection_bytes_max", _Whole(_KIB), "the same for one connection"
-    ),
-    _Own(
+    Own("connection.bytes.max", "connection_bytes_max", Whole(_KIB), "the same for one connection"),
+    Own(
         "socket.request.max.bytes",
         "socket_request_max_bytes",
-        _Whole(_KIB, _REQUEST_BYTES_MAX),
+        Whole(_KIB, _REQUEST_BYTES_MAX),
         "the largest produce request that is taken, in bytes of its batches",
     ),
-    _Own("max.connections", "max_connections", _Whole(), "connections of clients, in all"),
-    _Own(
+    Own("max.connections", "max_connections", Whole(), "connections of clients, in all"),
+    Own(
         "max.connections.per.ip",
         "max_connections_per_ip",
-        _Whole(),
+        Whole(),
         "connections of clients from one address",
     ),
-    _Own(
+    Own(
         "max.streams.per.connection",
         "max_streams_per_connection",
-        _Whole(),
+        Whole(),
         "calls and streams at a time on one connection; more wait at the client",
     ),
-    _Own(
+    Own(
         "connections.max.idle.ms",
         "connections_max_idle_ms",
-        _Whole(1_000),
+        Whole(1_000),
         "a connection, or a stream, on which nothing is said for this long is closed",
     ),
-    _Own(
+    Own(
         "client.stall.timeout.ms",
         "client_stall_timeout_ms",
-        _Whole(100),
+        Whole(100),
         "a client that takes nothing of what is sent to it for this long is cut off",
     ),
-    _Own(
+    Own(
         "link.stall.timeout.ms",
         "link_stall_timeout_ms",
-        _Whole(100),
+        Whole(100),
         "the same for a follower; it connects again",
     ),
-    _Own("link.frame.bytes", "link_frame_bytes", _Whole(_KIB), "bytes of one frame to a follower"),
-    _Own(
+    Own("link.frame.bytes", "link_frame_bytes", Whole(_KIB), "bytes of one frame to a follower"),
+    Own(
         "fetch.response.bytes",
         "fetch_response_bytes",
-        _Whole(_KIB),
+        Whole(_KIB),
         "bytes of one response to a reader",
     ),
-    _Own(
+    Own(
         "fetch.credit.bytes.max",
         "fetch_credit_bytes_max",
-        _Whole(_KIB),
+        Whole(_KIB),
         "how far ahead a reader may ask",
     ),
-    _Own(
+    Own(
         "fetch.bytes.max",
         "fetch_bytes_max",
-        _Whole(_KIB),
+        Whole(_KIB),
         "bytes that were read for clients and that they have not taken yet, over all connections",
     ),
-    _Own(
+    Own(
         "fetch.cold.reads.max",
         "fetch_cold_reads_max",
-        _Whole(),
+        Whole(),
         "reads at a time, for clients, of what may have to come from the disk",
     ),
-    _Own(
+    Own(
         "quota.producer.default",
         "quota_producer_default",
-        _Rate(),
+        Rate(),
         "bytes a second that a client id may write to this broker where nothing is set for it",
     ),
-    _Own("quota.consumer.default", "quota_consumer_default", _Rate(), "the same for reading"),
-    _Own(
+    Own("quota.consumer.default", "quota_consumer_default", Rate(), "the same for reading"),
+    Own(
         "quota.request.default",
         "quota_request_default",
-        _Rate(),
+        Rate(),
         "requests a second of a client id where nothing is set for it",
     ),
-    _Own(
+    Own(
         "log.dir.min.free.bytes",
         "log_dir_min_free_bytes",
-        _Whole(0),
+        Whole(0),
         "with less room on the disk of a data folder, leaders on it refuse records; with half "
         "of that, followers on it stop",
     ),
-    _Own(
-        "disk.probe.interval.ms", "disk_probe_interval_ms", _Whole(10), "how often disks are tried"
-    ),
-    _Own(
+    Own("disk.probe.interval.ms", "disk_probe_interval_ms", Whole(10), "how often disks are tried"),
+    Own(
         "disk.slow.ms",
         "disk_slow_ms",
-        _Whole(),
+        Whole(),
         "a disk whose syncs take this long, three times in a row, is one to lead nothing on",
     ),
-    _Own(
+    Own(
         "disk.slow.recovery.ms",
         "disk_slow_recovery_ms",
-        _Whole(0),
+        Whole(0),
         "until all of them were quicker for this long",
     ),
-    _Own(
+    Own(
         "debug.disk.faults",
         "debug_disk_faults",
         _FILE,
@@ -339,197 +233,195 @@ _BROKER: Final = (
 )
 
 _CONTROLLER: Final = (
-    _Own("controller.id", "controller_id", _ID, "the number of this controller", required=True),
-    _Own("controller.listeners", "listen", _Address(), "where brokers and clients connect"),
-    _Own(
+    Own("controller.id", "controller_id", _ID, "the number of this controller", required=True),
+    Own("controller.listeners", "listen", Address(), "where brokers and clients connect"),
+    Own(
         "controller.advertised.listeners",
         "advertised",
-        _Address(optional=True),
+        Address(optional=True),
         "what they are told instead of `controller.listeners`",
     ),
-    _Own(
+    Own(
         "controller.lease.ttl.ms",
         "lease_ttl_ms",
-        _Whole(1_000),
+        Whole(1_000),
         "how long a controller that is not heard of stays the active one (whole seconds count)",
     ),
-    _Own(
+    Own(
         "broker.lease.ttl.ms",
         "broker_lease_ttl_ms",
-        _Whole(1_000),
+        Whole(1_000),
         "what the brokers have: the time over which a mass failure is looked at twice",
     ),
-    _Own(
+    Own(
         "standby.probe.ms",
         "standby_probe_ms",
-        _Whole(),
+        Whole(),
         "how often one that stands by looks after the active one",
     ),
-    _Own(
+    Own(
         "health.silence.ms",
         "health_silence_ms",
-        _Whole(),
+        Whole(),
         "a health stream that says nothing for this long is opened anew",
     ),
-    _Own(
+    Own(
         "health.answer.ms",
         "health_answer_ms",
-        _Whole(),
+        Whole(),
         "how long a broker has to answer whether it is there",
     ),
-    _Own("probe.timeout.ms", "probe_timeout_ms", _Whole(), "how long one try to connect may take"),
-    _Own(
+    Own("probe.timeout.ms", "probe_timeout_ms", Whole(), "how long one try to connect may take"),
+    Own(
         "probe.again.ms",
         "probe_again_ms",
-        _Whole(),
+        Whole(),
         "a refused connection counts when it is refused again after this long",
     ),
-    _Own(
-        "order.timeout.ms", "order_timeout_ms", _Whole(), "how long one order to a broker may take"
-    ),
-    _Own("retry.backoff.ms", "retry_ms", _Whole(), "the first pause before something is repeated"),
-    _Own("retry.backoff.max.ms", "retry_max_ms", _Whole(), "the longest such pause"),
-    _Own(
+    Own("order.timeout.ms", "order_timeout_ms", Whole(), "how long one order to a broker may take"),
+    Own("retry.backoff.ms", "retry_ms", Whole(), "the first pause before something is repeated"),
+    Own("retry.backoff.max.ms", "retry_max_ms", Whole(), "the longest such pause"),
+    Own(
         "request.timeout.ms",
         "request_timeout_ms",
-        _Whole(),
+        Whole(),
         "a request that waits for etcd fails after this long",
     ),
-    _Own(
+    Own(
         "picture.hold.ms",
         "picture_hold_ms",
-        _Whole(),
+        Whole(),
         "how long news for clients waits for new leaders to have their orders",
     ),
-    _Own("settle.ms", "settle_ms", _Whole(), "how long an answer waits for leaders to have orders"),
-    _Own(
+    Own("settle.ms", "settle_ms", Whole(), "how long an answer waits for leaders to have orders"),
+    Own(
         "offsets.topic.num.partitions",
         "group_shards",
-        _Whole(1, GROUP_SHARDS),
+        Whole(1, GROUP_SHARDS),
         "shards of consumer groups, chosen when the first coordinator comes and never changed",
     ),
-    _Own(
+    Own(
         "default.replication.factor",
         "default_replication_factor",
-        _Whole(1, 100),
+        Whole(1, 100),
         "replicas of a topic that does not say",
     ),
-    _Own(
+    Own(
         "auto.leader.rebalance.enable",
         "auto_leader_rebalance_enable",
-        _Flag(),
+        Flag(),
         "let preferred replicas lead again where a broker leads too few of those that prefer it",
     ),
-    _Own(
+    Own(
         "leader.imbalance.per.broker.percentage",
         "leader_imbalance_per_broker_percentage",
-        _Whole(0, 100),
+        Whole(0, 100),
         "how many of these, in percent, it may not lead",
     ),
-    _Own(
+    Own(
         "leader.imbalance.check.interval.ms",
         "leader_imbalance_check_interval_ms",
-        _Whole(),
+        Whole(),
         "how often that is looked at",
     ),
-    _Own(
+    Own(
         "reassignment.partitions.per.broker",
         "reassignment_partitions_per_broker",
-        _Whole(1, 10_000),
+        Whole(1, 10_000),
         "partitions that a broker copies at the same time when replicas move",
     ),
 )
 
 _COORDINATOR: Final = (
-    _Own(
+    Own(
         "coordinator.id",
         "coordinator_id",
-        _Whole(0, _INT31_MAX),
+        Whole(0, _INT31_MAX),
         "the coordinator's number",
         required=True,
     ),
-    _Own("coordinator.listeners", "listen", _Address(), "where clients connect"),
-    _Own(
+    Own("coordinator.listeners", "listen", Address(), "where clients connect"),
+    Own(
         "coordinator.advertised.listeners",
         "advertised",
-        _Address(optional=True),
+        Address(optional=True),
         "what clients are told to connect to",
     ),
-    _Own("coordinator.lease.ms", "lease_ttl_ms", _Whole(1_000), "its lease in etcd"),
-    _Own(
+    Own("coordinator.lease.ms", "lease_ttl_ms", Whole(1_000), "its lease in etcd"),
+    Own(
         "coordinator.health.interval.ms",
         "health_interval_ms",
-        _Whole(),
+        Whole(),
         "how often it tells the controller that it is there",
     ),
-    _Own(
+    Own(
         "coordinator.request.timeout.ms",
         "request_timeout_ms",
-        _Whole(),
+        Whole(),
         "how long an answer waits for its records to be on all replicas",
     ),
-    _Own(
+    Own(
         "coordinator.loading.wait.ms",
         "loading_wait_ms",
-        _Whole(),
+        Whole(),
         "how long a request waits for its shard to be read",
     ),
-    _Own("coordinator.loads.max", "loads_max", _Whole(1, 50), "shards read at the same time"),
-    _Own(
+    Own("coordinator.loads.max", "loads_max", Whole(1, 50), "shards read at the same time"),
+    Own(
         "coordinator.load.bytes.max",
         "load_bytes_max",
-        _Whole(64 * _KIB),
+        Whole(64 * _KIB),
         "what may be on its way from brokers while shards are read",
     ),
-    _Own(
+    Own(
         "coordinator.parked.max",
         "parked_max",
-        _Whole(),
+        Whole(),
         "answers of one shard that wait for its log",
     ),
-    _Own(
+    Own(
         "group.min.session.timeout.ms",
         "session_timeout_min_ms",
-        _Whole(),
+        Whole(),
         "the shortest session that a member may ask for",
     ),
-    _Own(
+    Own(
         "group.max.session.timeout.ms",
         "session_timeout_max_ms",
-        _Whole(),
+        Whole(),
         "the longest session that a member may ask for",
     ),
-    _Own("group.max.size", "group_max_size", _Whole(), "members of one group"),
-    _Own(
+    Own("group.max.size", "group_max_size", Whole(), "members of one group"),
+    Own(
         "group.bytes.max",
         "group_bytes_max",
-        _Whole(1, 2 << 20),
+        Whole(1, 2 << 20),
         "metadata, and assignments, of all members of a group",
     ),
-    _Own(
+    Own(
         "group.initial.rebalance.delay.ms",
         "group_initial_rebalance_delay_ms",
-        _Whole(0),
+        Whole(0),
         "how long an empty group waits for more members",
     ),
-    _Own("groups.max", "groups_max", _Whole(), "groups in one shard, of which there are 50"),
-    _Own("group.joins.max", "group_joins_max", _Whole(), "members of one group that wait to join"),
-    _Own(
+    Own("groups.max", "groups_max", Whole(), "groups in one shard, of which there are 50"),
+    Own("group.joins.max", "group_joins_max", Whole(), "members of one group that wait to join"),
+    Own(
         "offset.metadata.max.bytes",
         "offset_metadata_max_bytes",
-        _Whole(),
+        Whole(),
         "words that a client may store with a position",
     ),
-    _Own(
+    Own(
         "offsets.retention.minutes",
         "offsets_retention_minutes",
-        _Whole(),
+        Whole(),
         "how long positions of a group without members are kept",
     ),
-    _Own(
+    Own(
         "offsets.retention.check.interval.ms",
         "offsets_retention_check_interval_ms",
-        _Whole(),
+        Whole(),
         "how often old positions are looked for",
     ),
 )
@@ -645,7 +537,7 @@ _COORDINATOR_DEFAULTS: Final = _defaults(CoordinatorSettings)
 _ETCD_DEFAULTS: Final = _defaults(EtcdSettings)
 
 
-def _known(table: tuple[_Own, ...], defaults: Mapping[str, object]) -> tuple[Known, ...]:
+def _known(table: tuple[Own, ...], defaults: Mapping[str, object]) -> tuple[Known, ...]:
     return tuple(
         Known(
             name=own.name,
@@ -691,7 +583,7 @@ def _require_all(settings: Effective) -> None:
             )
 
 
-def _fields(settings: Effective, table: tuple[_Own, ...]) -> dict[str, Any]:
+def _fields(settings: Effective, table: tuple[Own, ...]) -> dict[str, Any]:
     """The fields that were given a value."""
     return {
         own.field: _parse(own.kind, given)
@@ -700,7 +592,7 @@ def _fields(settings: Effective, table: tuple[_Own, ...]) -> dict[str, Any]:
     }
 
 
-def _parse(kind: _Kind, given: Given) -> object:
+def _parse(kind: Kind, given: Given) -> object:
     try:
         return kind.parse(given.text)
     except (ValueError, InvalidConfig):

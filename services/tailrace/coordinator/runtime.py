@@ -203,17 +203,26 @@ class Runtime:
         """The shard of a group, waited for a little while it is being read."""
         number = self.shard_of(group)
         owned = self._owned.get(number)
-        if owned is None:
-            raise NotCoordinator(
-                f"group {group!r} belongs to shard {number}, which this coordinator does not own"
-            )
-        if not owned.loaded.is_set():
+        if owned is not None and not owned.loaded.is_set():
             self._topic.want()
             try:
                 async with asyncio.timeout(self._settings.loading_wait_ms / 1_000):
                     await owned.loaded.wait()
             except TimeoutError:
                 raise CoordinatorLoading(f"shard {number} is still being read") from None
+        return self._owned_now(group)
+
+    def _owned_now(self, group: str) -> OwnedShard:
+        """The shard of a group, if it can be asked at once."""
+        number = self.shard_of(group)
+        owned = self._owned.get(number)
+        if owned is None:
+            raise NotCoordinator(
+                f"group {group!r} belongs to shard {number}, which this coordinator does not own"
+            )
+        if not owned.loaded.is_set():
+            self._topic.want()
+            raise CoordinatorLoading(f"shard {number} is still being read")
         if owned.lost is not None:
             raise owned.lost
         if owned.journal.parked >= self._settings.parked_max:
@@ -277,6 +286,28 @@ class Runtime:
         )
         await self._perform_and_wait(owned, outcome)
         return results
+
+    def commit_soon(
+        self,
+        group: str,
+        caller: Caller,
+        asked: Sequence[Asked],
+        then: Callable[[TailraceError | None, list[TailraceError | None]], None],
+        *,
+        kind: str,
+    ) -> None:
+        """As `commit`, without waiting: `then` is told when the log has it, or has not.
+
+        Raises at once when nothing is stored; a shard that is still read is not waited for.
+        """
+        owned = self._owned_now(group)
+        topics = self._topics()
+        if topics is None:
+            raise CoordinatorLoading("this coordinator has not heard of any broker yet")
+        outcome, results = owned.shard.commit(
+            group, caller, asked, topics, kind=kind, now_ms=self._clock.monotonic_ms()
+        )
+        self._write(owned, outcome, lambda error, _: then(error, results))
 
     async def positions(
         self, group: str, wanted: Sequence[TopicPartition]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tailrace.coordinator.group import Caller, Group
@@ -28,7 +30,10 @@ SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
 NAMES_PER_REQUEST_MAX: Final = 10_000
 MEMBER_ID_LENGTH_MAX: Final = 300
+# Commits of one stream that wait for their answers.
+COMMITS_MAX: Final = 10_000
 
+_CommitStream = Stream[pb.StreamCommitsResponse, pb.StreamCommitsRequest]
 _HeartbeatStream = Stream[pb.HeartbeatResponse, pb.HeartbeatRequest]
 
 
@@ -39,6 +44,46 @@ class _Response(Protocol):
 
 
 R = TypeVar("R", bound=_Response)
+
+
+class CommitAnswers:
+    """The answers of one stream of commits: they gather while one is being sent."""
+
+    def __init__(self, stream: _CommitStream) -> None:
+        self._stream = stream
+        self._ready: deque[pb.StreamCommitsResponse] = deque()
+        self._wake = asyncio.Event()
+        self._sent = asyncio.Event()
+        # How many requests are not answered.
+        self.owed = 0
+
+    def add(self, number: int, result: pb.CommitOffsetsResponse) -> None:
+        self._ready.append(pb.StreamCommitsResponse(correlation=number, result=result))
+        self._wake.set()
+
+    async def until_room(self) -> None:
+        """Wait while too many are not answered: the client is not read any further."""
+        while self.owed >= COMMITS_MAX:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def until_done(self) -> None:
+        while self.owed:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._ready:
+                    await self._stream.send(self._ready.popleft())
+                    self.owed -= 1
+                self._sent.set()
+        except Unreachable:
+            # Who reads the stream sees it too.
+            return
 
 
 class GroupService:
@@ -66,6 +111,7 @@ class GroupService:
             methods.GROUP_HEARTBEAT: self.heartbeat,
             methods.GROUP_LEAVE: self.leave,
             methods.GROUP_COMMIT_OFFSETS: self.commit,
+            methods.GROUP_STREAM_COMMITS: self.stream_commits,
             methods.GROUP_FETCH_OFFSETS: self.fetch,
             methods.GROUP_LIST: self.list_groups,
             methods.GROUP_DESCRIBE: self.describe,
@@ -148,20 +194,44 @@ class GroupService:
     # Positions.
 
     async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        caller = Caller(request.member_id, request.instance_id, request.generation)
-        kind = request.kind or CONSUMER
+        caller, kind = _caller(request), request.kind or CONSUMER
         try:
-            now_ms = self._wall_ms()
-            asked = [_asked(each, kind, now_ms) for each in request.offsets]
-            if len({each.partition for each in asked}) != len(asked):
-                raise InvalidRequest("a commit names each of its partitions once")
+            asked = _all_asked(request, kind, self._wall_ms())
             results = await self._runtime().commit(request.group, caller, asked, kind=kind)
         except TailraceError as error:
             return _failed(pb.CommitOffsetsResponse, error)
-        response = pb.CommitOffsetsResponse()
-        for each, problem in zip(asked, results, strict=True):
-            _add_result(response.partitions, each.partition, problem)
-        return response
+        return _committed(asked, results)
+
+    async def stream_commits(self, stream: _CommitStream) -> None:
+        """Take commits as they come, answer each when the log has it."""
+        answers = CommitAnswers(stream)
+        answering = self._tasks.spawn("answer commits", answers.run())
+        try:
+            while (request := await stream.recv()) is not None:
+                answers.owed += 1
+                self._commit_soon(request, answers)
+                await answers.until_room()
+            await answers.until_done()
+        except Unreachable:
+            return
+        finally:
+            answering.cancel()
+
+    def _commit_soon(self, request: pb.StreamCommitsRequest, answers: CommitAnswers) -> None:
+        commit, number = request.commit, request.correlation
+        kind = commit.kind or CONSUMER
+
+        def then(error: TailraceError | None, results: Sequence[TailraceError | None]) -> None:
+            if error is not None:
+                answers.add(number, _failed(pb.CommitOffsetsResponse, error))
+            else:
+                answers.add(number, _committed(asked, results))
+
+        try:
+            asked = _all_asked(commit, kind, self._wall_ms())
+            self._runtime().commit_soon(commit.group, _caller(commit), asked, then, kind=kind)
+        except TailraceError as error:
+            answers.add(number, _failed(pb.CommitOffsetsResponse, error))
 
     async def fetch(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
         try:
@@ -314,6 +384,26 @@ def _host(peer: str) -> str:
     """`ipv4:10.0.0.1:4711` without what nobody needs."""
     kind, _, address = peer.partition(":")
     return address.rpartition(":")[0].strip("[]") if kind in {"ipv4", "ipv6"} else peer
+
+
+def _caller(request: pb.CommitOffsetsRequest) -> Caller:
+    return Caller(request.member_id, request.instance_id, request.generation)
+
+
+def _all_asked(request: pb.CommitOffsetsRequest, kind: str, now_ms: int) -> list[Asked]:
+    asked = [_asked(each, kind, now_ms) for each in request.offsets]
+    if len({each.partition for each in asked}) != len(asked):
+        raise InvalidRequest("a commit names each of its partitions once")
+    return asked
+
+
+def _committed(
+    asked: Sequence[Asked], results: Sequence[TailraceError | None]
+) -> pb.CommitOffsetsResponse:
+    response = pb.CommitOffsetsResponse()
+    for each, problem in zip(asked, results, strict=True):
+        _add_result(response.partitions, each.partition, problem)
+    return response
 
 
 def _asked(offset: pb.OffsetToCommit, kind: str, now_ms: int) -> Asked:

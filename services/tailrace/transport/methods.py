@@ -225,6 +225,12 @@ GROUP_COMMIT_OFFSETS: Final = _method(
     group.CommitOffsetsRequest,
     group.CommitOffsetsResponse,
 )
+GROUP_STREAM_COMMITS: Final = _method(
+    "GroupService/StreamCommits",
+    Kind.BIDI_STREAM,
+    group.StreamCommitsRequest,
+    group.StreamCommitsResponse,
+)
 GROUP_FETCH_OFFSETS: Final = _method(
     "GroupService/FetchOffsets",
     Kind.UNARY,
@@ -288,6 +294,7 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     GROUP_HEARTBEAT,
     GROUP_LEAVE,
     GROUP_COMMIT_OFFSETS,
+    GROUP_STREAM_COMMITS,
     GROUP_FETCH_OFFSETS,
     GROUP_LIST,
     GROUP_DESCRIBE,

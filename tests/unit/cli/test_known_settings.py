@@ -19,6 +19,7 @@ from tailrace.cli.known_settings import (
     coordinator_settings,
     settings_table,
 )
+from tailrace.cli.setting_kinds import Own
 from tailrace.cli.settings import effective, from_assignments, variable_of
 from tailrace.controller.settings import ControllerSettings
 from tailrace.coordinator.settings import CoordinatorSettings
@@ -38,18 +39,19 @@ def _broker(*given: str) -> tuple[BrokerSettings, EtcdSettings]:
     [
         (BrokerSettings, module._BROKER, {"folders", "log_defaults"}),
         (ControllerSettings, module._CONTROLLER, {"log_defaults"}),
+        (CoordinatorSettings, module._COORDINATOR, set()),
         (EtcdSettings, module._ETCD, set()),
     ],
 )
 def test_every_field_has_a_name(
-    kind: type[Any], table: tuple[module._Own, ...], elsewhere: set[str]
+    kind: type[Any], table: tuple[Own, ...], elsewhere: set[str]
 ) -> None:
     assert sorted(own.field for own in table) == sorted(
         {each.name for each in fields(kind)} - elsewhere
     )
 
 
-@pytest.mark.parametrize("known", [broker_known(), controller_known()])
+@pytest.mark.parametrize("known", [broker_known(), controller_known(), coordinator_known()])
 def test_names_are_there_once_and_so_are_variables(known: tuple[Any, ...]) -> None:
     names = [name for each in known for name in each.names]
     assert len(set(names)) == len(names)

@@ -183,3 +183,45 @@ def test_what_makes_no_sense_is_refused() -> None:
 )
 def test_a_host_is_shown_without_what_nobody_needs(peer: str, host: str) -> None:
     assert _host(peer) == host
+
+
+def test_commits_on_a_stream_are_answered_one_by_one() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        answers: dict[int, Any] = {}
+        wanted = 300
+
+        async def commit_all() -> None:
+            channel = world.host.channel(world.metadata.picture.coordinator_of("g"))
+            stream = channel.open(methods.GROUP_STREAM_COMMITS)
+
+            async def read() -> None:
+                while (told := await stream.recv()) is not None:
+                    answers[told.correlation] = told.result
+
+            reading = world.process.spawn("read answers", read())
+            for number in range(wanted):
+                offset = pb.OffsetToCommit(topic="gone" if number == 7 else TOPIC, offset=number)
+                commit = pb.CommitOffsetsRequest(
+                    group="" if number == 8 else "g",
+                    generation=3 if number == 9 else -1,
+                    member_id="x" if number == 9 else "",
+                    offsets=[offset, offset] if number == 10 else [offset],
+                )
+                await stream.send(pb.StreamCommitsRequest(correlation=number, commit=commit))
+            await stream.finish()
+            await reading
+            await channel.close()
+
+        await world.process.spawn("commit", commit_all())
+        assert len(answers) == wanted
+        bad = {number: each for number, each in answers.items() if each.error}
+        assert {number: code_name(each.error) for number, each in bad.items()} == {
+            8: "INVALID_GROUP",
+            9: "UNKNOWN_MEMBER",
+            10: "INVALID_REQUEST",
+        }
+        assert code_name(answers[7].partitions[0].error) == "UNKNOWN_TOPIC"
+        assert await world.position("g") == wanted - 1
+
+    simulate(main)
