@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from tailrace.client.fetch_plan import LATEST
@@ -188,5 +189,31 @@ def test_partitions_that_are_added_one_after_the_other_share_from_the_start(simu
                     await asyncio.sleep(0)
             found = {await harness.next() for _ in range(15)}
             assert len(found) == 15
+
+    simulate(main)
+
+
+def test_a_leader_that_goes_away_in_the_moment_it_is_to_be_asked(simulate: Any) -> None:
+    """The metadata can change between the plan and the task that does it (found by a nemesis)."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 2)
+        fill(world, "t", 0, 1)
+        async with Harness(world) as harness:
+            fetcher, metadata = harness.fetcher, harness.metadata
+            await metadata.topic("t", timeout_ms=5_000)
+            harness.read("t", range(1))
+            harness.plan.seek(harness.plan.add(TopicPartition("t", 1)), LATEST)
+            harness.plan.route(fetcher._view, now_ms=world.clock.monotonic_ms())
+            fetcher._look_up()
+            fetcher._serve()
+            whole = metadata.picture
+            metadata.picture = replace(whole, brokers={})
+            await asyncio.sleep(0.1)
+            metadata.picture = whole
+            fetcher.metadata_changed()
+            assert await harness.next() == (0, 0)
+            fill(world, "t", 1, 1)
+            assert await harness.next() == (1, 0)
 
     simulate(main)
