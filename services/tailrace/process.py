@@ -9,6 +9,7 @@ believes is no longer to be trusted, and a clean end must not be pretended.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -24,6 +25,9 @@ from tailrace.errors import TailraceError
 
 EXIT_BROKEN: Final = 70
 """The exit code of a service that could not go on (EX_SOFTWARE): start it again, and look why."""
+
+COLLECTOR_THRESHOLDS: Final = (10_000, 20, 20)
+"""How many objects more than before, and how many collections, until the next one goes deeper."""
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SIGNAL_EXIT: Final = 128
@@ -83,6 +87,10 @@ class _Handler(logging.Handler):
 
 def run(main: Main, say: Callable[[str], None]) -> None:
     """Run a service on a loop of its own; does not return when the service failed."""
+    # What was imported stays for good: a collection that looks at all of it takes long.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_with_signals(main, say))

@@ -131,3 +131,21 @@ def test_a_service_that_cannot_go_on_says_why_and_leaves() -> None:
         said = _said(process)
     assert said == ["up", "stopping at once: the disk is on fire"]
     assert process.returncode == EXIT_BROKEN
+
+
+def test_a_service_does_not_look_again_and_again_at_what_it_imported() -> None:
+    program = """
+        import gc
+        from tailrace.process import COLLECTOR_THRESHOLDS, run
+
+        async def main(stop):
+            assert gc.get_freeze_count() > 1_000
+            assert gc.get_threshold() == COLLECTOR_THRESHOLDS
+            print("as it should be")
+
+        run(main, print)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
+    )
+    assert "as it should be" in done.stdout

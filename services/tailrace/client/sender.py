@@ -33,7 +33,7 @@ from tailrace.v1 import broker_pb2 as pb
 SUSPECT_MS: Final = 1_500
 """A broker that leaves a request unanswered for so long may hang: somebody else may know more."""
 
-GATHER_MS: Final = 3
+GATHER_MS: Final = 5
 """While a request is on its way, batches that are not full go with the answer, or after this."""
 
 # The broker is told to answer a little before the client gives up.

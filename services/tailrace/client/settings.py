@@ -12,6 +12,12 @@ from tailrace.record.codec import Compression
 IN_FLIGHT_MAX: Final = 5
 """The broker remembers the last five batches of a producer: no more may be on their way."""
 
+BATCH_BYTES: Final = 1024 * 1024
+"""Under load a batch costs brokers and clients about the same, whatever its size."""
+
+SMALLEST_LIMIT_BYTES: Final = 1_024
+"""Requests and memory below this make no sense."""
+
 RETRIES_MAX: Final = 2**31 - 1
 """As good as no limit: `delivery_timeout_ms` ends the retries."""
 
@@ -56,7 +62,7 @@ class ProducerSettings:
     """How a producer gathers, sends and gives up."""
 
     acks: int | str = "all"
-    batch_size: int = 256 * 1024
+    batch_size: int = BATCH_BYTES
     linger_ms: int = 0
     buffer_memory: int = 64 * 1024 * 1024
     max_block_ms: int = 60_000
@@ -87,6 +93,12 @@ class ProducerSettings:
                 raise InvalidConfig(f"a producer has no setting {name}{meant}")
         if str(options.get("acks", "all")) in {"0", "1"} and not options.get("name"):
             options = {"enable_idempotence": False, **options}
+        if "batch_size" not in options:
+            # Who asks for small requests or little memory need not know of this one.
+            limits = [options.get("max_request_size"), options.get("buffer_memory")]
+            known_limits = [each for each in limits if isinstance(each, int)]
+            size = max(min([BATCH_BYTES, *known_limits]), SMALLEST_LIMIT_BYTES)
+            options = {**options, "batch_size": size}
         return cls(**options)
 
     def __post_init__(self) -> None:
@@ -111,8 +123,8 @@ class ProducerSettings:
 
     def _check_numbers(self) -> None:
         for name, lowest, highest in (
+            ("max_request_size", SMALLEST_LIMIT_BYTES, REQUEST_BYTES_MAX),
             ("batch_size", 1, self.max_request_size),
-            ("max_request_size", 1_024, REQUEST_BYTES_MAX),
             ("buffer_memory", self.batch_size, 2**40),
             ("linger_ms", 0, 60_000),
             ("max_block_ms", 0, 2**31 - 1),

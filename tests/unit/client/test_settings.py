@@ -54,3 +54,11 @@ def test_idempotence_goes_by_itself_where_it_cannot_be() -> None:
     assert ProducerSettings.of({"acks": "all"}).enable_idempotence
     with pytest.raises(InvalidConfig, match="acks='all'"):
         ProducerSettings.of({"acks": 0, "name": "n"})
+
+
+def test_smaller_limits_make_batches_smaller_by_themselves() -> None:
+    assert ProducerSettings.of({}).batch_size == ProducerSettings().batch_size
+    assert ProducerSettings.of({"max_request_size": 20_000}).batch_size == 20_000
+    assert ProducerSettings.of({"buffer_memory": 50_000}).batch_size == 50_000
+    with pytest.raises(InvalidConfig, match="max_request_size"):
+        ProducerSettings.of({"max_request_size": "much"})
