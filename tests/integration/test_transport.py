@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 from collections.abc import AsyncIterator
@@ -61,7 +62,17 @@ async def test_contract(
         await asyncio.sleep(0.05)
         gc.collect()
     expected = "what_a_handler_raises" in scenario.__name__
-    noise = [r for r in caplog.records if not (expected and r.name.startswith("tailrace."))]
+    noise = [
+        r
+        for r in caplog.records
+        if not (expected and r.name.startswith("tailrace.")) and not _is_of_a_loop_before(r)
+    ]
     assert [f"{r.name}: {r.getMessage()}" for r in noise] == []
     others = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
     assert [t.get_name() for t in others if "tailrace" in repr(t)] == []
+
+
+def _is_of_a_loop_before(record: logging.LogRecord) -> bool:
+    """gRPC's poller is shared by all loops of a process; the end of one wakes the next once."""
+    error = record.exc_info[1] if record.exc_info else None
+    return record.name == "asyncio" and isinstance(error, OSError) and error.errno == errno.EBADF
