@@ -67,7 +67,7 @@ lint-fast: $(V1)  ## the quick half of lint, which pre-commit runs
 	$(BIN)/buf format -d --exit-code proto
 
 test: $(V1)  ## run all tests that need nothing but this machine
-	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) -m "not e2e" $(TEST_FOLDERS)
+	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e" $(TEST_FOLDERS)
 
 sim: $(V1)  ## run the simulations (SEEDS=1000 for more, SEED=7 TRACE=1 to replay one)
 	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) $(if $(SEED),-m seeded) tests/simulation
@@ -76,7 +76,7 @@ integration: $(V1)  ## run the tests with real processes and disks
 	$(PYTEST) -q tests/integration
 
 cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
-	$(PYTEST) -q -n $(WORKERS) -m "not e2e" --cov --cov-report= $(TEST_FOLDERS)
+	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e" --cov --cov-report= $(TEST_FOLDERS)
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=85
 

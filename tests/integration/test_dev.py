@@ -175,9 +175,12 @@ def test_a_cluster_that_cannot_start_leaves_nothing_behind(tailrace: Tailrace) -
 
 
 def test_the_demo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The part of Spark is tested apart: here the demo has to do without it.
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setattr(demo_cluster, "FLOW_S", 0.5)
     done = RUNNER.invoke(app, ["demo"], catch_exceptions=False)
     assert done.exit_code == 0, done.stdout
     assert "0 lost, 0 twice, 0 in the wrong place, 0 failed" in done.stdout
     assert "the longest wait for an acknowledgement was" in done.stdout
     assert "its process is gone" in done.stdout
+    assert "Left out: Spark needs Java 17" in done.stdout

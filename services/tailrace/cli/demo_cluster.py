@@ -1,13 +1,15 @@
 """`tailrace demo`: a cluster that loses its leader while records are written, before your eyes.
 
 Real processes in a temporary folder: etcd, two controllers, three brokers. A producer with acks=all
-goes on while the leader of a partition is killed with SIGKILL; then every record is read back and
-counted. What does not hold ends the demo with an exit code that is not 0.
+goes on while the leader of a partition is killed with SIGKILL, and Spark aggregates the records;
+then every record is read back and counted. What does not hold ends the demo with an exit code that
+is not 0.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import sys
@@ -20,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tailrace.cli.connecting import Connection, connection, run
+from tailrace.cli.demo_spark import OUTPUT, Aggregation
 from tailrace.cli.formatting import counted
 from tailrace.cli.topics import print_change, print_topic
 from tailrace.client.admin import AdminCore
@@ -31,6 +34,8 @@ from tailrace.runtime import Tasks
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 3
+TABLE_LINES_MAX: Final = 20
+SHOPS: Final = ("north", "east", "south")
 # How long records flow before the leader is killed, and after.
 FLOW_S: Final = 1.5
 PACE_S: Final = 0.002
@@ -70,7 +75,7 @@ class Flow:
                 number = self.sent
                 key = b"customer-%d" % (number % 100)
                 await producer.send(
-                    TOPIC, b"order %d" % number, key, callback=self._noting(self._now_ms(), number)
+                    TOPIC, order(number), key, callback=self._noting(self._now_ms(), number)
                 )
                 self.sent += 1
                 await asyncio.sleep(PACE_S)
@@ -102,6 +107,12 @@ class Flow:
         return self._to.clock.monotonic_ms()
 
 
+def order(number: int) -> bytes:
+    """The value of a record: JSON, so that others can do something with it."""
+    shop = SHOPS[number % len(SHOPS)]
+    return json.dumps({"order": number, "shop": shop, "amount": number % 50}).encode()
+
+
 async def _show(folder: Path, console: Console, *, keep: bool) -> bool:
     cluster = DevCluster(folder)
     say = _Saying(console)
@@ -124,6 +135,9 @@ async def _show(folder: Path, console: Console, *, keep: bool) -> bool:
 async def _break_it(cluster: DevCluster, to: Connection, admin: AdminCore, say: _Saying) -> bool:
     say.step(f"A topic of {PARTITIONS} partitions, each on three brokers")
     print_topic(say.console, await admin.create_topic(TOPIC, partitions=PARTITIONS))
+    await admin.create_topic(OUTPUT, partitions=1)
+    aggregation = Aggregation(cluster.folder)
+    await aggregation.start(cluster.state.bootstrap, TOPIC)
     flow = Flow(to)
     tasks = Tasks(lambda _, __: None)
     flowing = tasks.spawn("flow", flow.run())
@@ -151,10 +165,32 @@ async def _break_it(cluster: DevCluster, to: Connection, admin: AdminCore, say: 
         flow.stop()
         async with asyncio.timeout(WAIT_S):
             await flowing
+        say.step("Every record is read back and counted")
+        held = await _read_back(flow, to, admin, say)
+        say.step("Spark has aggregated the records meanwhile, by shop and by 5 seconds")
+        return await _show_table(aggregation, flow, say) and held
     finally:
+        await aggregation.close()
         await tasks.close()
-    say.step("Every record is read back and counted")
-    return await _read_back(flow, to, admin, say)
+
+
+async def _show_table(aggregation: Aggregation, flow: Flow, say: _Saying) -> bool:
+    """The results of the job; whether it saw every record once. Without Java there are none."""
+    found = await aggregation.finish()
+    if found.missing:
+        say.tell(f"Left out: {found.missing}", style="yellow")
+        return True
+    if found.failure:
+        say.tell(f"The job failed: {found.failure}", style="bold red")
+        return False
+    head, foot = found.table[:-1][:TABLE_LINES_MAX], found.table[-1:]
+    for line in [*head, *foot]:
+        say.tell(line)
+    held = found.records == flow.sent
+    verdict = "each once" if held else f"but {flow.sent:,} were sent"
+    style = "bold green" if held else "bold red"
+    say.tell(f"{found.records:,} records aggregated, {verdict}.", style=style)
+    return held
 
 
 async def _until_in_sync(admin: AdminCore) -> None:
@@ -177,7 +213,7 @@ async def _read_back(flow: Flow, to: Connection, admin: AdminCore, say: _Saying)
                 if fetched is None:
                     break
                 for record in fetched.view.records():
-                    number = int((record.value or b"").removeprefix(b"order "))
+                    number = int(json.loads(record.value or b"{}")["order"])
                     twice += number in seen
                     seen[number] = record.offset
                     wrong += flow.acknowledged.get((partition, record.offset)) != number

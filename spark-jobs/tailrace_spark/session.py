@@ -1,0 +1,152 @@
+"""What every job needs around its DataFrame: a session, a few options, progress on screen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace_spark import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+JAVA_MIN: Final = 17
+JAVA_TIMEOUT_S: Final = 20
+POLL_S: Final = 1
+
+_VERSION: Final = re.compile(r'version "(\d+)')
+
+
+class JavaMissing(Exception):
+    """Spark needs Java, and there is none that it can use; the message says what to do."""
+
+
+def require_java(environment: Mapping[str, str] | None = None) -> str:
+    """Where Java is. JavaMissing when it is not there or too old: Spark says so late, and badly."""
+    given = os.environ if environment is None else environment
+    home = given.get("JAVA_HOME", "")
+    found = (
+        str(Path(home) / "bin" / "java") if home else shutil.which("java", path=given.get("PATH"))
+    )
+    advice = f"Spark needs Java {JAVA_MIN} or newer: install it, or set JAVA_HOME"
+    if not found or not os.access(found, os.X_OK):
+        where = f"JAVA_HOME={home} has none" if home else "there is no java on PATH"
+        raise JavaMissing(f"{advice} ({where})")
+    told = subprocess.run(  # noqa: S603 - the user's own Java.
+        [found, "-version"], capture_output=True, text=True, check=False, timeout=JAVA_TIMEOUT_S
+    )
+    version = _VERSION.search(told.stderr + told.stdout)
+    if version is None or int(version[1]) < JAVA_MIN:
+        what = f"version {version[1]}" if version else "not a Java that tells its version"
+        raise JavaMissing(f"{advice} ({found} is {what})")
+    return found
+
+
+def session(
+    name: str, *, master: str = "", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session that knows `format("tailrace")`. On a cluster, spark-submit says the rest."""
+    require_java()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark is heavy.
+
+    # Workers must find the packages that this process has found.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
+    for key, value in {**_DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+_DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # A topic may be called 2024; it is a name all the same.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def job_parser(what: str) -> argparse.ArgumentParser:
+    """The options that all jobs have."""
+    parser = argparse.ArgumentParser(
+        description=what, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--bootstrap", required=True, help="brokers, as host:port,host:port")
+    parser.add_argument(
+        "--master", default="", help="where Spark runs, unless spark-submit says so"
+    )
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
+    )
+    return parser
+
+
+def job_session(name: str, options: argparse.Namespace) -> SparkSession:
+    """The session of a job; exits with a sentence when there is no Java."""
+    config = {}
+    for each in options.conf:
+        key, is_given, value = each.partition("=")
+        if not is_given:
+            sys.exit(f"--conf {each}: give it as KEY=VALUE")
+        config[key] = value
+    try:
+        spark = session(name, master=options.master, config=config)
+    except JavaMissing as error:
+        sys.exit(str(error))
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def follow(query: StreamingQuery, say: Callable[[str], None]) -> int:
+    """Tell of each micro-batch until the query ends; how many rows it read. Raises its error."""
+    last, rows = -1, 0
+    while True:
+        ended = query.awaitTermination(POLL_S)
+        for progress in query.recentProgress:
+            batch = int(progress["batchId"])
+            if batch > last and progress["numInputRows"]:
+                rows += int(progress["numInputRows"])
+                say(progress_line(progress))
+            last = max(last, batch)
+        if ended:
+            return rows
+
+
+def progress_line(progress: Any) -> str:
+    """One micro-batch in one line."""
+    took_ms = int(progress["durationMs"].get("triggerExecution", 0))
+    rows = int(progress["numInputRows"])
+    behind = sum(_behind(source) for source in progress["sources"])
+    rate = f", {rows * 1000 // took_ms:,} rows/s" if took_ms else ""
+    late = f", {behind:,} behind" if behind else ""
+    return f"batch {progress['batchId']}: {rows:,} rows in {took_ms / 1000:.1f} s{rate}{late}"
+
+
+def _behind(source: Any) -> int:
+    """How many offsets lie between what was read and what is there."""
+    try:
+        end, latest = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return sum(max(number - end.get(key, number), 0) for key, number in latest.items())
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
+    found = json.loads(told) if isinstance(told, str) else told
+    return {
+        (topic, partition): int(offset)
+        for topic, each in found["topics"].items()
+        for partition, offset in each["offsets"].items()
+    }

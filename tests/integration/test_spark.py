@@ -1,0 +1,416 @@
+"""Real brokers and a real Spark: one cluster and one session for all tests here."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from integration.cluster_harness import start, stop
+from tailrace import Admin, Producer
+from tailrace.dev.cluster import DevCluster
+from tailrace_spark.session import session
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = int(os.environ.get("TAILRACE_SPARK_ROUNDS", "1"))
+VALUE_BYTES = 10_000_000
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900 + 120 * ROUNDS),
+    pytest.mark.xdist_group("spark"),
+    # Of pyspark and py4j, not ours.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+_topics = count()
+
+
+@pytest.fixture(scope="module")
+def dev(memory_folder: Path) -> Iterator[DevCluster]:
+    running = start(memory_folder / "cluster")
+    yield running
+    stop(running)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    made = session(
+        "tests",
+        master="local[2]",
+        config={
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.pollingDelay": "5ms",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        },
+    )
+    made.sparkContext.setLogLevel("OFF")
+    yield made
+    made.stop()
+
+
+class Topic:
+    """A topic of its own for a test."""
+
+    def __init__(self, dev: DevCluster, partitions: int = 3, **config: str) -> None:
+        self.bootstrap = dev.state.bootstrap
+        self.name = f"spark-{next(_topics)}"
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        with Admin(self.bootstrap) as admin:
+            admin.create_topic(self.name, partitions=partitions, config=settings)
+
+    def fill(self, records: int, first: int = 0, **more: Any) -> None:
+        """Values are numbers as text; keys are one of a hundred."""
+        numbers = range(first, first + records)
+        table = pa.table(
+            {
+                "key": pa.array([b"k%d" % (each % 100) for each in numbers], pa.binary()),
+                "value": pa.array([b"%d" % each for each in numbers], pa.binary()),
+            }
+        )
+        with Producer(self.bootstrap, **more) as producer:
+            producer.send_batch(self.name, table).result(60)
+
+    def read(self, spark: SparkSession, **options: str) -> DataFrame:
+        reader: DataFrameReader = self._with(spark.read, **options)
+        return reader.load()
+
+    def stream(self, spark: SparkSession, **options: str) -> DataFrame:
+        given = {"startingOffsets": "earliest", **options}
+        reader: DataStreamReader = self._with(spark.readStream, **given)
+        return reader.load()
+
+    def numbers(self, spark: SparkSession) -> list[int]:
+        """The values of all records, sorted."""
+        table = self.read(spark).select("value").toArrow()
+        rows: list[Any] = table.column("value").to_pylist()
+        return sorted(int(each) for each in rows)
+
+    def _with(self, reader: Any, **options: str) -> Any:
+        reader = reader.format("tailrace").option("bootstrap.servers", self.bootstrap)
+        for name, value in {"subscribe": self.name, **options}.items():
+            reader = reader.option(name, value)
+        return reader
+
+
+def _copy(rows: DataFrame, target: Topic, checkpoint: Path, **options: str) -> Any:
+    writing = rows.writeStream.format("tailrace").option("bootstrap.servers", target.bootstrap)
+    writing = writing.option("topic", target.name).option("checkpointLocation", str(checkpoint))
+    for name, value in options.items():
+        writing = writing.option(name, value)
+    return writing.trigger(availableNow=True).start()
+
+
+def test_batch_and_stream_read_what_was_written(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = Topic(dev)
+    topic.fill(50_000, compression_type="lz4")
+    rows = topic.read(spark)
+    figures = rows.selectExpr(
+        "count(*)", "count(distinct value)", "sum(cast(cast(value as string) as bigint))"
+    ).first()
+    assert figures is not None
+    assert tuple(figures) == (50_000, 50_000, sum(range(50_000)))
+    query = (
+        topic.stream(spark, maxOffsetsPerTrigger="20000", minPartitions="6", includeHeaders="true")
+        .writeStream.format("memory")
+        .queryName("seen")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(600)
+    seen = spark.sql("select count(*), count(distinct value) from seen").first()
+    assert seen is not None
+    assert tuple(seen) == (50_000, 50_000)
+    assert [each["numInputRows"] for each in query.recentProgress][:3] == [20_000, 20_000, 10_000]
+    few = rows.where("partition = 1 and offset between 10 and 12").select("offset").collect()
+    assert [each["offset"] for each in few] == [10, 11, 12]
+    assert rows.where("timestamp > '2200-01-01'").count() == 0
+
+
+def test_odd_records(dev: DevCluster, spark: SparkSession) -> None:
+    """Null keys and values, headers, empty partitions, 10 MB, through sink and source."""
+    topic = Topic(dev, partitions=4, max_message_bytes=str(2 * VALUE_BYTES))
+    made = spark.createDataFrame(
+        [
+            (None, b"no key", [("h", b"1"), ("n", None)], 0),
+            (b"k", None, None, 0),
+            (b"", b"", [], 2),
+            (b"big", b"x" * VALUE_BYTES, None, 2),
+        ],
+        "key binary, value binary, headers array<struct<key: string, value: binary>>, "
+        "partition int",
+    )
+    made.coalesce(1).write.format("tailrace").mode("append").option(
+        "bootstrap.servers", topic.bootstrap
+    ).option("topic", topic.name).save()
+    rows = topic.read(spark, includeHeaders="true").orderBy("partition", "offset").collect()
+    assert [(row["partition"], row["offset"], row["key"]) for row in rows] == [
+        (0, 0, None),
+        (0, 1, b"k"),
+        (2, 0, b""),
+        (2, 1, b"big"),
+    ]
+    assert [row["value"] and len(row["value"]) for row in rows] == [6, None, b"", VALUE_BYTES]
+    assert [tuple(each) for each in rows[0]["headers"]] == [("h", b"1"), ("n", None)]
+    assert rows[1]["headers"] is None
+
+
+def test_two_hundred_partitions(dev: DevCluster, spark: SparkSession) -> None:
+    topic = Topic(dev, partitions=200)
+    topic.fill(2_000)
+    # A task for each partition that has records; keys make a hundred of them.
+    assert topic.read(spark).select("partition").distinct().count() > 50
+    assert topic.numbers(spark) == list(range(2_000))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "no-such-topic"}, "subscribe: there is no topic 'no-such-topic'"),
+        ({"startingOffset": "earliest"}, "do you mean startingOffsets"),
+        ({"bootstrap.servers": "127.0.0.1:1", "metadataTimeoutMs": "1000"}, "127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_told_soon_and_by_name(
+    dev: DevCluster, spark: SparkSession, options: dict[str, str], message: str
+) -> None:
+    begun = time.monotonic()
+    reader = spark.read.format("tailrace").option("bootstrap.servers", dev.state.bootstrap)
+    for name, value in {"subscribe": "x", **options}.items():
+        reader = reader.option(name, value)
+    with pytest.raises(PySparkException, match=message):
+        reader.load().count()
+    assert time.monotonic() - begun < 120
+
+
+def test_a_leader_dies_in_the_middle(dev: DevCluster, spark: SparkSession, tmp_path: Path) -> None:
+    """Source and sink both lose a leader; every row is in the target once."""
+    source, target = Topic(dev), Topic(dev)
+    source.fill(120_000)
+    with Admin(dev.state.bootstrap) as admin:
+        leader = admin.describe_topic(target.name).partitions[0].leader
+    query = _copy(
+        source.stream(spark, maxOffsetsPerTrigger="30000").select("key", "value"), target, tmp_path
+    )
+    while query.lastProgress is None and query.isActive:
+        time.sleep(0.01)
+    asyncio.run(dev.signal(f"broker-{leader}", signal.SIGKILL))
+    try:
+        assert query.awaitTermination(600)
+        assert target.numbers(spark) == list(range(120_000))
+    finally:
+        asyncio.run(dev.start(f"broker-{leader}"))
+
+
+COPY = """
+import sys, time
+from tailrace_spark.session import session
+bootstrap, source, target, checkpoint, ready = sys.argv[1:]
+spark = session("copy", master="local[2]", config={"spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2"})
+rows = (spark.readStream.format("tailrace").option("bootstrap.servers", bootstrap)
+    .option("subscribe", source).option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", "20000").load())
+# A shuffle: the rows of a task come in another order each time it runs.
+query = (rows.select("key", "value").repartition(2, "value").writeStream.format("tailrace")
+    .option("bootstrap.servers", bootstrap).option("topic", target)
+    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+open(ready, "w").close()
+query.awaitTermination()
+print("done", flush=True)
+"""
+
+
+def _driver(source: Topic, target: Topic, checkpoint: Path, ready: Path) -> subprocess.Popen[str]:
+    folders = [str(ROOT / "services"), str(ROOT / "spark-jobs")]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-c", COPY, source.bootstrap, source.name, target.name),
+            *(str(checkpoint), str(ready)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": ":".join(folders)},
+    )
+
+
+def _end(driver: subprocess.Popen[str]) -> None:
+    """Kill a driver, its JVM and its workers: they are one session of processes."""
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert driver.stdout is not None
+    driver.stdout.close()
+
+
+def _end_offset(topic: Topic) -> int:
+    with Admin(topic.bootstrap) as admin:
+        return sum(each.offset for each in admin.list_offsets(topic.name).values())
+
+
+def _until_written(topic: Topic, records: int) -> None:
+    end = time.monotonic() + 600
+    while _end_offset(topic) < records:
+        assert time.monotonic() < end, f"{topic.name} has not even {records} records"
+        time.sleep(0.005)
+
+
+def test_a_driver_dies_and_a_second_one_takes_over(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """SIGKILL in the middle of a micro-batch; the next driver finishes from the checkpoint."""
+    records = 100_000
+    source = Topic(dev)
+    source.fill(records)
+    for number in range(ROUNDS):
+        target, folder = Topic(dev), tmp_path / str(number)
+        folder.mkdir()
+        first = _driver(source, target, folder / "checkpoint", folder / "ready")
+        try:
+            _until_written(target, records // 3)
+        finally:
+            _end(first)
+        assert _end_offset(target) < records
+        _copy(
+            source.stream(spark, maxOffsetsPerTrigger="20000")
+            .select("key", "value")
+            .repartition(2, "value"),
+            target,
+            folder / "checkpoint",
+        ).awaitTermination(600)
+        assert target.numbers(spark) == list(range(records))
+
+
+def _job(name: str) -> Any:
+    """The main function of a job, run in the session of the tests."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "spark-jobs" / "jobs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(topic: Topic, *arguments: str) -> int:
+        return int(module.main(["--bootstrap", topic.bootstrap, *arguments]))
+
+    return run
+
+
+def test_archive_audit_and_replay(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, again = Topic(dev), Topic(dev, partitions=5)
+    archive, audit, replay = _job("archive"), _job("audit"), _job("replay")
+    folder, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
+    source.fill(3_000)
+    arguments = ["--topics", source.name, "--path", folder, "--checkpoint", checkpoint]
+    assert archive(source, *arguments, "--rows", "1000", "--merge", "3") == 0
+    assert "3,000 records archived" in capsys.readouterr().out
+    # Three batches of one day became one folder.
+    (batches,) = (tmp_path / "archive" / f"topic={source.name}").iterdir()
+    assert [each.name.count("-") for each in batches.iterdir()] == [2]
+    compare = ["--topic", source.name, "--archive", folder]
+    assert audit(source, *compare, "--range", "500") == 0
+    source.fill(10, first=3_000)
+    assert audit(source, *compare) == 1
+    assert audit(source, *compare, "--until", "archived") == 0
+    replayed = ["--path", folder, "--topic", source.name, "--to", again.name, "--name", "r"]
+    assert replay(source, *replayed, "--range", "400", "--tasks", "2") == 0
+    # Again: all steps are noted. And with the note lost, the log itself knows its rows.
+    assert replay(source, *replayed, "--range", "400", "--tasks", "2") == 0
+    (tmp_path / "archive" / "_replay" / "r.json").unlink()
+    assert replay(source, *replayed, "--range", "400", "--tasks", "2") == 0
+    assert again.numbers(spark) == list(range(3_000))
+    rows = again.read(spark).orderBy("partition", "offset").select("key", "value").collect()
+    for key in {row["key"] for row in rows}:
+        values = [int(row["value"]) for row in rows if row["key"] == key]
+        assert values == sorted(values)
+    mirror = ["--topic", source.name, "--mirror-topic", again.name, "--by", "topic"]
+    assert audit(source, *mirror) == 1
+
+
+def test_aggregate(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, results = Topic(dev), Topic(dev)
+    orders = [
+        b'{"customer": "%d", "amount": %d, "at": "2024-01-01T00:%02d:00Z"}' % (n % 2, n, n % 60)
+        for n in range(120)
+    ]
+    with Producer(source.bootstrap) as producer:
+        producer.send_batch(source.name, pa.table({"value": [*orders, b"no json"]})).result(60)
+    arguments = [
+        *("--topic", source.name, "--output", results.name, "--window", "1 hour"),
+        *("--schema", "customer string, amount double, at timestamp", "--time", "at"),
+        *("--group-by", "customer", "--aggregate", "sum(amount) as total"),
+        *("--checkpoint", str(tmp_path), "--show", "10"),
+    ]
+    assert _job("aggregate")(source, *arguments) == 0
+    rows = results.read(spark).select("key", "value").collect()
+    totals = {row["key"].decode(): json.loads(row["value"])["total"] for row in rows}
+    assert totals == {f"2024-01-01 00:00:00/{n}": float(sum(range(n, 120, 2))) for n in range(2)}
+    assert "window_start" in capsys.readouterr().out
+
+
+def test_without_a_line_of_configuration(dev: DevCluster, spark: SparkSession) -> None:
+    """Spark finds the source by the name of a module; filters are not pushed down then."""
+    topic = Topic(dev, partitions=1)
+    topic.fill(10)
+    fresh = spark.newSession()
+    fresh.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    assert topic.read(fresh).where("offset < 3").count() == 3
+
+
+def test_the_examples_of_the_document_run(dev: DevCluster, spark: SparkSession) -> None:
+    """In this process, with its session; what they write to is removed by their own folder."""
+    with Admin(dev.state.bootstrap) as admin:
+        for name in ("orders", "orders-copy"):
+            admin.create_topic(name, partitions=2)
+    with Producer(dev.state.bootstrap) as producer:
+        for number in range(5):
+            producer.send("orders", b"%d" % number, key=b"k%d" % number).result(30)
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    with TemporaryDirectory() as folder:
+        for each in examples:
+            code = each.replace("127.0.0.1:9092", dev.state.bootstrap).replace("/tmp", folder)
+            exec(compile(code, "docs/spark.md", "exec"), {})
+    copied = spark.read.format("tailrace").option("bootstrap.servers", dev.state.bootstrap)
+    assert copied.option("subscribe", "orders-copy").load().count() == 5
+
+
+def test_progress_is_told(dev: DevCluster, spark: SparkSession, tmp_path: Path) -> None:
+    source, target = Topic(dev), Topic(dev)
+    source.fill(1_000)
+    query = _copy(
+        source.stream(spark, maxOffsetsPerTrigger="600").select("value"), target, tmp_path
+    )
+    assert query.awaitTermination(600)
+    told = query.recentProgress[0]["sources"][0]
+    end = json.loads(told["endOffset"]) if isinstance(told["endOffset"], str) else told["endOffset"]
+    assert sum(end["topics"][source.name]["offsets"].values()) == 600

@@ -1,0 +1,65 @@
+"""Java is looked for before Spark starts, and progress is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace_spark.session import JavaMissing, job_parser, job_session, progress_line, require_java
+
+
+def _java(folder: Path, says: str) -> dict[str, str]:
+    path = folder / "bin" / "java"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\n", encoding="utf-8")
+    path.chmod(0o755)
+    return {"JAVA_HOME": str(folder)}
+
+
+def test_java_is_found(tmp_path: Path) -> None:
+    found = _java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    assert require_java(found) == str(tmp_path / "bin" / "java")
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [('java version "11.0.2"', "is version 11"), ("hello", "not a Java that tells its version")],
+)
+def test_a_java_that_will_not_do(tmp_path: Path, says: str, message: str) -> None:
+    with pytest.raises(JavaMissing, match=f"Spark needs Java 17 or newer.*{message}"):
+        require_java(_java(tmp_path, says))
+
+
+def test_no_java_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(JavaMissing, match="there is no java on PATH"):
+        require_java({"PATH": str(tmp_path)})
+    with pytest.raises(JavaMissing, match="JAVA_HOME=/nowhere has none"):
+        require_java({"JAVA_HOME": "/nowhere"})
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    options = job_parser("x").parse_args(["--bootstrap", "a:1"])
+    with pytest.raises(SystemExit, match="install it, or set JAVA_HOME"):
+        job_session("x", options)
+    options = job_parser("x").parse_args(["--bootstrap", "a:1", "--conf", "nothing"])
+    with pytest.raises(SystemExit, match="--conf nothing: give it as KEY=VALUE"):
+        job_session("x", options)
+    assert capsys.readouterr().out == ""
+
+
+def _progress(**source: Any) -> dict[str, Any]:
+    return {
+        "batchId": 4,
+        "numInputRows": 1_500,
+        "durationMs": {"triggerExecution": 500},
+        "sources": [source],
+    }
+
+
+def test_a_micro_batch_in_one_line() -> None:
+    ends = [{"topics": {"t": {"offsets": {"0": number}}}} for number in (10, 35)]
+    line = progress_line(_progress(endOffset=ends[0], latestOffset=ends[1]))
+    assert line == "batch 4: 1,500 rows in 0.5 s, 3,000 rows/s, 25 behind"
+    assert progress_line(_progress(endOffset=None)) == "batch 4: 1,500 rows in 0.5 s, 3,000 rows/s"
