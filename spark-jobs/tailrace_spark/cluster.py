@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from os import getpid
 from random import Random
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeVar
 from tailrace.client.admin import AdminCore, FoundOffset, OffsetSpec
 from tailrace.client.background import background
 from tailrace.client.metadata import parse_bootstrap
+from tailrace.client.named_reader import NamedReader
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
@@ -86,6 +88,15 @@ class Cluster:
         """Do something in the loop of the clients and wait for it."""
         return self._background.wait(work, timeout_s)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Do something in the loop of the clients, and go on meanwhile."""
+        return self._background.start(work)
+
+    @staticmethod
+    def wait_for(begun: Future[Any], timeout_s: float) -> bool:
+        """Wait for the end of what was started, so long at most; whether it has come."""
+        return bool(wait([begun], timeout=timeout_s).done)
+
     def topics(self, selection: Selection, *, may_miss: bool = False) -> dict[str, TopicFacts]:
         """The topics that a query reads, with the partitions of each that it reads.
 
@@ -124,6 +135,11 @@ class Cluster:
             topic_id=wanted.topic_id,
             last_epoch=wanted.last_epoch,
             topic_timeout_ms=self._timeout_ms,
+        )
+
+    def named_reader(self, name: str) -> NamedReader:
+        return NamedReader(
+            self.addresses, name, network=self.network, clock=self.clock, rng=self.rng
         )
 
     async def ends(self, partition: TopicPartition) -> tuple[int, int]:

@@ -201,6 +201,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._progress = Progress(self._cluster(), self._options.reader_name)
             self._progress.commit(Offsets.from_json(end))
 
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+
     def _plan(self, start: Offsets, end: Offsets) -> Plan:
         found = plan(start, end, min_partitions=self._options.min_partitions)
         for loss in found.losses:
