@@ -28,7 +28,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover fuzz nemesis demo lock clean
+.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
 	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e" --cov --cov-report= $(TEST_FOLDERS)
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=85
+
+bench-overload: $(V1)  ## ask three real brokers for far more than they can carry (MINUTES=5)
+	PYTHONPATH=tests timeout 1800 $(BIN)/python tests/bench/bench_overload.py --minutes $(or $(MINUTES),1)
 
 bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
 

@@ -109,6 +109,9 @@ class LogConfig:
     flush: Flush = Flush.NONE
     producer_id_expiration_ms: int = _DAY_MS
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    # How far a producer's time may be from the broker's, in the past and in the future.
+    message_timestamp_before_max_ms: int = _INT64_MAX
+    message_timestamp_after_max_ms: int = _INT64_MAX
 
     def __post_init__(self) -> None:
         _require_allowed(self, _LOG_SETTINGS)
@@ -441,6 +444,18 @@ _LOG_SETTINGS: Final = (
         "message_timestamp_type",
         _Choice(TimestampType),
         (_Alias("log.message.timestamp.type"),),
+    ),
+    _Setting(
+        "message.timestamp.before.max.ms",
+        "message_timestamp_before_max_ms",
+        _Whole(0, _INT64_MAX),
+        (_Alias("log.message.timestamp.before.max.ms"),),
+    ),
+    _Setting(
+        "message.timestamp.after.max.ms",
+        "message_timestamp_after_max_ms",
+        _Whole(0, _INT64_MAX),
+        (_Alias("log.message.timestamp.after.max.ms"),),
     ),
 )
 

@@ -7,7 +7,7 @@ many and reports how long the producer had to wait.
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TypeAlias
@@ -25,12 +25,14 @@ _topics = count()
 
 
 @asynccontextmanager
-async def loaded(dev: DevCluster) -> AsyncIterator[tuple[Cluster, Load]]:
+async def loaded(
+    dev: DevCluster, config: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Cluster, Load]]:
     """A topic of its own for each fault, with a load on it that is checked at the end."""
     topic = f"records-{next(_topics)}"
     async with connected(dev) as cluster:
         try:
-            await cluster.admin.create_topic(topic, partitions=PARTITIONS)
+            await cluster.admin.create_topic(topic, partitions=PARTITIONS, config=config)
             load = Load(cluster, topic, PARTITIONS)
             async with load.running():
                 await load.flowing(since_ms=now_ms())

@@ -49,6 +49,8 @@ def test_the_defaults() -> None:
         "flush": "none",
         "producer.id.expiration.ms": "86400000",
         "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": str(INT64_MAX),
+        "message.timestamp.after.max.ms": str(INT64_MAX),
     }
     assert FolderConfig().settings() == {
         "log.dirs": "data",

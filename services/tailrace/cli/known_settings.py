@@ -446,6 +446,8 @@ _ABOUT: Final = {
     "flush": "`ack`: a replica reports only what is synced to its disk",
     "producer.id.expiration.ms": "how long an idle producer is remembered",
     "message.timestamp.type": "whose time records bear",
+    "message.timestamp.before.max.ms": "records whose time is further in the past are refused",
+    "message.timestamp.after.max.ms": "records whose time is further in the future are refused",
 }
 
 BROKER_FLAGS: Final = (

@@ -12,6 +12,7 @@ from tailrace.errors import (
     BatchFault,
     BatchTooLarge,
     CorruptBatch,
+    InvalidTimestamp,
     LimitReached,
     OutOfOrderSequence,
     TailraceError,
@@ -64,6 +65,8 @@ def validated(
         if header.is_control and not control_allowed:
             raise CorruptBatch(BatchFault.BAD_HEADER, "only the broker writes control batches")
         end = position + header.length
+        if not append_timestamps:
+            _check_time(header, topic, config, now_ms)
         if append_timestamps:
             stamped = append_time(bytes(view[position:end]), now_ms)
             batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
@@ -72,6 +75,22 @@ def validated(
     if not batches:
         raise CorruptBatch(BatchFault.CUT_SHORT, "no batch at all")
     return batches
+
+
+def _check_time(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
+    """Refuse times that cannot be right: retention, and who reads by time, would go by them."""
+    late_ms = header.max_timestamp_ms - now_ms
+    if late_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"{topic}: the time {header.max_timestamp_ms} is {late_ms} ms ahead, "
+            f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        )
+    early_ms = now_ms - header.first_timestamp_ms
+    if early_ms > config.message_timestamp_before_max_ms and header.first_timestamp_ms >= 0:
+        raise InvalidTimestamp(
+            f"{topic}: the time {header.first_timestamp_ms} is {early_ms} ms ago, "
+            f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        )
 
 
 class Admission:

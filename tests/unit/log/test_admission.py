@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tailrace.config import LogConfig, TimestampType
-from tailrace.errors import BatchTooLarge, CorruptBatch, OutOfOrderSequence, UnknownProducer
+from tailrace.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidTimestamp,
+    OutOfOrderSequence,
+    UnknownProducer,
+)
 from tailrace.log.admission import Admission, BatchResult, validated
 from tailrace.log.producers import ProducerStates
 from tailrace.log.snapshots import note_producer
@@ -39,6 +45,35 @@ def test_every_batch_of_the_bytes_is_checked() -> None:
     damaged[-9] ^= 1
     with pytest.raises(CorruptBatch):
         check(bytes(damaged))
+
+
+def timed(*times_ms: int) -> bytes:
+    builder = BatchBuilder()
+    for time_ms in times_ms:
+        builder.append(b"value", timestamp_ms=time_ms)
+    return builder.build()
+
+
+def test_f29_times_that_are_far_off_are_refused() -> None:
+    limits = LogConfig(message_timestamp_before_max_ms=1_000, message_timestamp_after_max_ms=500)
+    assert check(timed(NOW_MS - 1_000, NOW_MS + 500), limits)
+    with pytest.raises(InvalidTimestamp, match=r"501 ms ahead, message\.timestamp\.after"):
+        check(timed(NOW_MS, NOW_MS + 501), limits)
+    with pytest.raises(InvalidTimestamp, match=r"1001 ms ago, message\.timestamp\.before"):
+        check(timed(NOW_MS - 1_001, NOW_MS), limits)
+    # Whoever asks for the time of the append does not mind what producers say.
+    stamped = LogConfig(
+        message_timestamp_type=TimestampType.LOG_APPEND_TIME,
+        message_timestamp_before_max_ms=0,
+        message_timestamp_after_max_ms=0,
+    )
+    (found,) = check(timed(5, NOW_MS * 1_000), stamped)
+    assert found.max_timestamp_ms == NOW_MS
+
+
+def test_f29_a_topic_that_says_nothing_takes_every_time() -> None:
+    assert check(timed(0))
+    assert check(timed(NOW_MS * 1_000))
 
 
 def test_nothing_is_no_append() -> None:

@@ -330,13 +330,15 @@ def test_segments_that_stay_full_are_not_joined(bench: LogBench) -> None:
 
 def test_times_of_append_outlive_a_compaction(bench: LogBench) -> None:
     log = bench.open()
-    for now_ms in (1000, 2000, 3000):
+    first_ms, last_ms = NOW_MS + 1000, NOW_MS + 3000
+    for now_ms in (first_ms, NOW_MS + 2000, last_ms):
         append(log, keyed(("a", "1")), now_ms=now_ms)
         log.roll()
     closed(log)
     compact_once(log)
     log = bench.open()
-    assert (log.segments[0].index.created_ms, log.segments[0].index.appended_ms) == (1000, 3000)
+    index = log.segments[0].index
+    assert (index.created_ms, index.appended_ms) == (first_ms, last_ms)
 
 
 def test_only_what_is_closed_flushed_and_below_the_bound_is_compacted(bench: LogBench) -> None:
