@@ -104,7 +104,8 @@ def test_a_day_in_the_life_of_a_cluster(tailrace: Tailrace) -> None:
     assert tailrace("produce", "orders", "--value", "first") == "orders-0 offset 0\n"
     print(f"\nfrom nothing to the first acknowledgement: {time.monotonic() - begun:.1f} s")
     before = tailrace.processes()
-    assert {each["role"] for each in before.values()} == {"broker", "controller", "etcd"}
+    roles = {each["role"] for each in before.values()}
+    assert roles == {"broker", "controller", "coordinator", "etcd"}
     assert {each["state"] for each in before.values()} == {"running"}
 
     # Once more is fine, and starts nothing anew.
@@ -184,3 +185,27 @@ def test_the_demo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the longest wait for an acknowledgement was" in done.stdout
     assert "its process is gone" in done.stdout
     assert "Left out: Spark needs Java 17" in done.stdout
+
+
+def test_groups_from_the_command_line(tailrace: Tailrace) -> None:
+    tailrace("dev", "up", "--detach", "--brokers", "1", "--controllers", "1")
+    tailrace("topics", "create", "orders")
+    with tailrace.process("produce", "orders") as producing:
+        producing.communicate("".join(f"{number}\n" for number in range(20)))
+    read = tailrace("consume", "orders", "--group", "readers", "--from-beginning", "--max", "12")
+    assert read.splitlines() == [str(number) for number in range(12)]
+    (listed,) = map(json.loads, tailrace("groups", "list", "--json").splitlines())
+    assert (listed["group"], listed["state"], listed["members"]) == ("readers", "Empty", 0)
+    described = json.loads(tailrace("groups", "describe", "readers", "--json"))
+    (position,) = described["positions"]
+    assert (position["offset"], position["log_end"], position["lag"]) == (12, 20, 8)
+    assert position["lag_ms"] > 0
+    assert "8 records behind" in tailrace("groups", "describe")
+    plan = tailrace("groups", "reset", "readers", "--shift-by", "-2")
+    assert "would move: add --execute" in plan
+    assert "moved" in tailrace("groups", "reset", "readers", "--to-offset", "15", "--execute")
+    read = tailrace("consume", "orders", "--group", "readers", "--max", "5")
+    assert read.splitlines() == [str(number) for number in range(15, 20)]
+    assert tailrace("groups", "delete", "readers", "--yes") == "readers deleted\n"
+    assert tailrace("groups", "list", "--json") == ""
+    assert "there is no group" in tailrace.fails("groups", "describe", "readers")

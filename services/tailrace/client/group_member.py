@@ -86,6 +86,7 @@ class GroupMember:
         self._assignors = settings.assignors
         self._metadata = metadata
         self._clock = clock
+        self._rng = rng
         self._on_attention = on_attention
         self.group = settings.group_id or ""
         self.coordinator = CoordinatorClient(
@@ -300,6 +301,8 @@ class GroupMember:
         request = pb.JoinGroupRequest(
             group=self.group,
             member_id=effect.member_id,
+            # Asked again with the same, should the answer get lost: then it is known already.
+            proposed_member_id="" if effect.member_id else self._new_id(),
             instance_id=self._settings.group_instance_id or "",
             client_id=self._settings.client_id,
             session_timeout_ms=self._settings.session_timeout_ms,
@@ -352,6 +355,9 @@ class GroupMember:
         except TailraceError as problem:
             effects = self.machine.refused(effect.attempt, problem)
         self._perform(effects)
+
+    def _new_id(self) -> str:
+        return f"{self._settings.client_id or 'member'}-{self._rng.getrandbits(64):016x}"
 
     async def _ask(self, method: Method[Q, A], request: Q) -> A:
         """Ask until there is an answer: whoever is a member has nothing better to do."""
