@@ -1,12 +1,15 @@
-"""The ISR of what this broker leads, as it is stored: one guarded transaction for each change.
+"""The ISR of what this broker leads, as it is stored: guarded transactions over many partitions.
 
 The machine proposes (`StoreIsr`), the store decides; what came of it goes back as an event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from tailrace.broker.hosted import Hosted
 from tailrace.errors import StoreUnavailable
@@ -29,6 +32,25 @@ from tailrace.replication.events import (
     StoreIsr,
 )
 
+# Each has its state as a guard and an operation, and etcd takes 128 of them.
+CHANGES_PER_TXN: Final = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wish:
+    """A change that a machine wants."""
+
+    hosted: Hosted
+    effect: StoreIsr
+
+
+class _Ready(NamedTuple):
+    """A change that may be stored, with its guards."""
+
+    wish: _Wish
+    guards: list[Guard]
+    put: Put
+
 
 class IsrStore:
     """Changes the ISR in the store on behalf of the machines of one broker."""
@@ -47,52 +69,83 @@ class IsrStore:
         self._identity = identity
         self._tell = tell
         self._say = say
+        self._waiting: deque[_Wish] = deque()
+        self._is_storing = False
 
     async def store(self, hosted: Hosted, effect: StoreIsr) -> None:
-        """One guarded transaction; what came of it goes back to the machine."""
-        key = state_key(hosted.partition)
-        _, own_epoch = self._identity()
+        """Have a change stored; what came of it goes back to the machine.
+
+        One at a time asks the store. What gathers meanwhile goes together: when a broker returns,
+        its leaders take it in again for all partitions at once, and that must not be a storm.
+        """
+        self._waiting.append(_Wish(hosted, effect))
+        if self._is_storing:
+            return
+        self._is_storing = True
         try:
-            entry = await self._store.get(key)
-            if entry is None or own_epoch is None or entry.mod_revision != effect.expected_revision:
-                self._refused(hosted, effect, entry, registered=own_epoch is not None)
-                return
+            while self._waiting:
+                await self._store_some()
+        finally:
+            self._is_storing = False
+
+    async def _store_some(self) -> None:
+        open_: dict[_Wish, None] = {}
+        while self._waiting and len(open_) < CHANGES_PER_TXN:
+            open_[self._waiting.popleft()] = None
+        try:
+            await self._commit(await self._checked(open_), open_)
+        except StoreUnavailable:
+            # Those who wait would hear nothing else.
+            for wish in (*open_, *self._waiting):
+                self._tell(wish.hosted, IsrUnknown(attempt=wish.effect.attempt))
+            self._waiting.clear()
+
+    async def _checked(self, open_: dict[_Wish, None]) -> list[_Ready]:
+        """Those that may be stored now, with their guards; the others are told."""
+        _, own_epoch = self._identity()
+        keys = [state_key(wish.hosted.partition) for wish in open_]
+        entries = await asyncio.gather(*(self._store.get(key) for key in keys))
+        added = sorted({each.broker_id for wish in open_ for each in wish.effect.added})
+        registrations = await asyncio.gather(*(self._store.get(broker_key(b)) for b in added))
+        known = dict(zip(added, registrations, strict=True))
+        ready = []
+        for wish, key, entry in zip(list(open_), keys, entries, strict=True):
+            effect = wish.effect
+            is_current = entry is not None and entry.mod_revision == effect.expected_revision
+            joining = _joining(effect.added, known) if is_current else None
+            if entry is None or own_epoch is None or joining is None:
+                del open_[wish]
+                self._refused(wish.hosted, effect, entry, registered=own_epoch is not None)
+                continue
             stored = decode(PartitionState, entry.value, key=key)
             changed = replace(stored, isr=effect.isr, elr=effect.elr)
-            joining = await self._joining(effect.added)
-            if joining is None:
-                self._refused(hosted, effect, entry, registered=True)
-                return
             guards: list[Guard] = [
                 ModifiedAt(key, effect.expected_revision),
                 CreatedAt(broker_key(self._broker_id), own_epoch),
                 *joining,
             ]
-            result = await self._store.txn(guards, [Put(key, encode(changed))])
+            ready.append(_Ready(wish, guards, Put(key, encode(changed))))
+        return ready
+
+    async def _commit(self, ready: list[_Ready], open_: dict[_Wish, None]) -> None:
+        """All in one transaction; when it is refused, each by itself, to know which it was."""
+        if not ready:
+            return
+        guards = dict.fromkeys(guard for each in ready for guard in each.guards)
+        result = await self._store.txn(list(guards), [each.put for each in ready])
+        if not result.succeeded and len(ready) > 1:
+            for each in ready:
+                await self._commit([each], open_)
+            return
+        for wish, _, put in ready:
+            hosted, effect = wish.hosted, wish.effect
+            found = None if result.succeeded else await self._store.get(put.key)
+            del open_[wish]
             if result.succeeded:
                 self._say(f"{hosted.partition}: ISR {list(effect.isr)}, ELR {list(effect.elr)}")
                 self._tell(hosted, IsrStored(attempt=effect.attempt, revision=result.revision))
-                return
-            self._refused(hosted, effect, await self._store.get(key), registered=True)
-        except StoreUnavailable:
-            self._tell(hosted, IsrUnknown(attempt=effect.attempt))
-
-    async def _joining(self, added: Iterable[AddedReplica]) -> list[Guard] | None:
-        """Guards that those who join are what they are now; None: one of them may not join.
-
-        One that is shutting down would leave at once, and take with it what only it could vouch
-        for; one whose tail may be lost has yet to be taken out everywhere.
-        """
-        guards: list[Guard] = []
-        for broker, epoch in added:
-            entry = await self._store.get(broker_key(broker))
-            if entry is None or entry.create_revision != epoch:
-                return None
-            registration = decode(BrokerRegistration, entry.value, key=entry.key)
-            if registration.draining or registration.tail_may_be_lost:
-                return None
-            guards.append(ModifiedAt(entry.key, entry.mod_revision))
-        return guards
+            else:
+                self._refused(hosted, effect, found, registered=True)
 
     def _refused(
         self, hosted: Hosted, effect: StoreIsr, entry: Entry | None, *, registered: bool
@@ -112,3 +165,23 @@ class IsrStore:
                 revision=entry.mod_revision,
             )
         self._tell(hosted, IsrRefused(attempt=effect.attempt, state=state))
+
+
+def _joining(
+    added: Iterable[AddedReplica], known: Mapping[BrokerId, Entry | None]
+) -> list[Guard] | None:
+    """Guards that those who join are what they are now; None: one of them may not join.
+
+    One that is shutting down would leave at once, and take with it what only it could vouch for;
+    one whose tail may be lost has yet to be taken out everywhere.
+    """
+    guards: list[Guard] = []
+    for broker, epoch in added:
+        entry = known[broker]
+        if entry is None or entry.create_revision != epoch:
+            return None
+        registration = decode(BrokerRegistration, entry.value, key=entry.key)
+        if registration.draining or registration.tail_may_be_lost:
+            return None
+        guards.append(ModifiedAt(entry.key, entry.mod_revision))
+    return guards

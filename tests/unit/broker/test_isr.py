@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tailrace.meta.keys import state_key
 from tailrace.meta.store import Put
-from unit.broker.trio import T0, Trio, batch, simulate
+from tailrace.model import TopicPartition
+from tailrace.replication.events import StoreIsr
+from unit.broker.trio import T0, T1, Trio, batch, simulate
 
 
 @simulate
@@ -40,3 +42,45 @@ async def test_without_a_registration_nothing_is_stored(trio: Trio) -> None:
     await trio.until(lambda: len(trio.hosted(0).machine.isr) == 3)
     await trio.stop_broker(2)
     assert (await trio.stored()).isr == (0, 1, 2)
+
+
+@simulate
+async def test_many_changes_at_once_go_together(trio: Trio) -> None:
+    await trio.start()
+    many = [TopicPartition("t", number) for number in range(100)]
+    for partition in many:
+        await trio.lead(0, 0, isr=(0, 1), partition=partition)
+    await trio.until(
+        lambda: all(len(trio.hosted(0, each).machine.isr) == 3 for each in many), within_s=60
+    )
+    for partition in many:
+        assert (await trio.stored(partition)).isr == (0, 1, 2)
+
+
+@simulate
+async def test_one_that_is_refused_does_not_hold_up_the_others(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0)
+    await trio.lead(0, 0, partition=T1)
+    store = trio.replicas(0)._isr_store
+    stale, fresh = trio.hosted(0), trio.hosted(0, T1)
+    entry = await trio.store.get(state_key(T0))
+    assert entry is not None
+
+    def change(partition: TopicPartition) -> StoreIsr:
+        machine = trio.hosted(0, partition).machine
+        return StoreIsr(
+            attempt=99,
+            isr=machine.isr[:2],
+            elr=(),
+            expected_revision=machine.revision,
+            added=(),
+        )
+
+    wishes = [(stale, change(T0)), (fresh, change(T1))]
+    # Somebody else writes between the look and the transaction, for one of the two.
+    await trio.store.txn([], [Put(state_key(T0), entry.value)])
+    for hosted, effect in wishes:
+        await store.store(hosted, effect)
+    assert (await trio.stored(T0)).isr == (0, 1, 2)
+    assert (await trio.stored(T1)).isr == (0, 1)
