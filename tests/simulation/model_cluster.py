@@ -593,7 +593,7 @@ class ModelController:
         self.cluster = cluster
         self.address = ""
         self.server: Server | None = None
-        self.is_active = True
+        self.is_active, self.creates = True, False
         self.named: dict[str, tuple[int, int]] = {}
         self.next_id = 1
         # Answers of the next calls, instead of doing anything.
@@ -639,7 +639,9 @@ class ModelController:
         self, request: controller_pb2.CreateTopicRequest
     ) -> controller_pb2.CreateTopicResponse:
         response = controller_pb2.CreateTopicResponse()
-        if not self._refuses(response):
+        if request.automatic and not self.creates:
+            response.error = code_of(UnknownTopic(""))
+        elif not self._refuses(response):
             self.cluster.create(request.name, request.partitions or 1, **dict(request.config))
             response.topic.CopyFrom(self.cluster.topic_metadata(request.name))
         return response

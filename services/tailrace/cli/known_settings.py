@@ -307,6 +307,18 @@ _CONTROLLER: Final = (
         "replicas of a topic that does not say",
     ),
     Own(
+        "auto.create.topics.enable",
+        "auto_create_topics_enable",
+        Flag(),
+        "make topics that producers write to and that are not there",
+    ),
+    Own(
+        "num.partitions",
+        "num_partitions",
+        Whole(1, 10_000),
+        "partitions of a topic that is made so",
+    ),
+    Own(
         "auto.leader.rebalance.enable",
         "auto_leader_rebalance_enable",
         Flag(),

@@ -17,12 +17,14 @@ from tailrace.model import TopicPartition, shard_of
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
 from tailrace.transport.rpc import Network, Stream
-from tailrace.v1 import broker_pb2, common_pb2
+from tailrace.v1 import broker_pb2, common_pb2, controller_pb2
 
 RETRY_MIN_MS: Final = 20
 RETRY_MAX_MS: Final = 1_000
 FIRST_PICTURE_MS: Final = 3_000
 REFRESH_MIN_MS: Final = 1_000
+# How long a controller may take to make a topic that somebody writes to.
+CREATE_MS: Final = 5_000
 
 _Pushed: TypeAlias = broker_pb2.WatchMetadataResponse
 
@@ -151,20 +153,39 @@ class MetadataWatcher:
         self._notify()
         return True
 
-    async def topic(self, name: str, *, timeout_ms: int) -> TopicPicture:
-        """The topic, waited for if need be; UnknownTopic or Unreachable when it does not come."""
+    async def topic(self, name: str, *, timeout_ms: int, create: bool = False) -> TopicPicture:
+        """The topic, waited for if need be; UnknownTopic or Unreachable when it does not come.
+
+        `create`: one that is not there may be made, where the cluster is set to do so.
+        """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
                     found = self.picture.topics.get(name)
                     if found is not None and not found.deleting:
                         return found
+                    if found is None and create and self.picture.controller:
+                        create = False
+                        await self._ask_for(name)
+                        continue
                     await self.changed()
         except TimeoutError:
             pass
         if self.picture.revision < 0:
             raise self.nobody_answers(timeout_ms)
         raise UnknownTopic(f"there is no topic {name!r}; create it first")
+
+    async def _ask_for(self, name: str) -> None:
+        """Ask the controller once to make a topic; whether it does shows in the next picture."""
+        channel = self._network.channel(self.picture.controller)
+        request = controller_pb2.CreateTopicRequest(name=name, automatic=True)
+        try:
+            await channel.call(methods.CONTROLLER_CREATE_TOPIC, request, timeout_ms=CREATE_MS)
+        except TailraceError:
+            # Then it is not made, or somebody else makes it.
+            return
+        finally:
+            await channel.close()
 
     async def wait_for(
         self, wanted: Callable[[ClusterPicture], bool], *, timeout_ms: int

@@ -284,7 +284,8 @@ class ProducerCore:
             await self.start()
         limit_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
         if topic not in self._topics:
-            picture = await self._metadata.topic(topic, timeout_ms=self._settings.max_block_ms)
+            limit = self._settings.max_block_ms
+            picture = await self._metadata.topic(topic, timeout_ms=limit, create=True)
             self._learn_topic(topic, picture)
         try:
             async with asyncio.timeout(max(limit_ms - self._clock.monotonic_ms(), 0) / 1000):

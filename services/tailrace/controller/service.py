@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from tailrace.controller.admin_service import AdminService, R, Reign, described_topic
 from tailrace.controller.facts import DeletionRequested, FenceRequested, TopicRequested
@@ -20,12 +20,16 @@ from tailrace.errors import (
     RequestTimedOut,
     StoreUnavailable,
     TailraceError,
+    UnknownTopic,
 )
 from tailrace.model import BrokerId, TopicId
 from tailrace.transport import methods
 from tailrace.transport.rpc import Handler, Method
 from tailrace.transport.wire import code_of, from_partition, to_change, to_partition
 from tailrace.v1 import controller_pb2 as pb
+
+# Topics of the cluster's own are made on purpose only.
+INTERNAL_PREFIX: Final = "__"
 
 
 class ControllerService:
@@ -53,10 +57,13 @@ class ControllerService:
         async def create(reign: Reign) -> pb.CreateTopicResponse:
             if request.partitions < 0 or request.replication_factor < 0:
                 raise InvalidRequest("numbers of partitions and replicas are not below 0")
+            if request.automatic:
+                self._check_automatic(request.name)
+            default = self._settings.num_partitions if request.automatic else 1
             event = TopicRequested(
                 name=request.name,
                 topic_id=TopicId(f"{self._rng.getrandbits(128):032x}"),
-                partitions=request.partitions or 1,
+                partitions=request.partitions or default,
                 replication_factor=request.replication_factor,
                 default_replication_factor=self._settings.default_replication_factor,
                 config=dict(sorted(request.config.items())),
@@ -129,6 +136,10 @@ class ControllerService:
             return pb.ExplainResponse(changes=[to_change(each) for each in history.changes])
 
         return await self._answer(pb.ExplainResponse, "explaining a partition", explain)
+
+    def _check_automatic(self, name: str) -> None:
+        if not self._settings.auto_create_topics_enable or name.startswith(INTERNAL_PREFIX):
+            raise UnknownTopic(f"there is no topic {name!r}; create it first")
 
     # Also for the other half of this service, `AdminService`.
 

@@ -42,6 +42,9 @@ class ControllerSettings:
     # How long an answer waits for leaders to have their orders.
     settle_ms: int = 500
     default_replication_factor: int = 3
+    # Make topics that producers write to and that are not there, with so many partitions.
+    auto_create_topics_enable: bool = False
+    num_partitions: int = 1
     # Let preferred replicas lead again where a broker leads too few of those that prefer it.
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
@@ -57,7 +60,11 @@ class ControllerSettings:
             raise InvalidConfig(
                 f"controller.id must be from 0 to 2147483647, not {self.controller_id}"
             )
-        for what in ("default_replication_factor", "reassignment_partitions_per_broker"):
+        for what in (
+            "default_replication_factor",
+            "num_partitions",
+            "reassignment_partitions_per_broker",
+        ):
             if getattr(self, what) < 1:
                 raise InvalidConfig(f"{what.replace('_', '.')} must be at least 1")
         if not 0 <= self.leader_imbalance_per_broker_percentage <= 100:

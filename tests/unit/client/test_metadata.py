@@ -143,3 +143,16 @@ def test_the_coordinator_of_a_group_is_looked_up_without_a_call() -> None:
     assert picture.coordinator_of("payments") == "c7:90"
     assert picture.coordinator_of("other") == ""
     assert ClusterPicture(group_shards=tuple(shards)).coordinator_of("payments") == ""
+
+
+def test_a_topic_that_somebody_writes_to_may_be_made(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        watcher = _watch(world)
+        with pytest.raises(UnknownTopic):
+            await watcher.topic("t", timeout_ms=500, create=True)
+        world.cluster.controller.creates = True
+        with pytest.raises(UnknownTopic):
+            await watcher.topic("t", timeout_ms=500)
+        assert len((await watcher.topic("t", timeout_ms=500, create=True)).partitions) == 1
+
+    simulate(main)

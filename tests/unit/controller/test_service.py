@@ -244,3 +244,22 @@ def test_a_shutdown_of_a_former_life_is_refused() -> None:
         assert TopicPartition("t", 0) not in cluster.states()
 
     simulate(main)
+
+
+def test_topics_that_are_written_to_are_made_where_that_is_allowed() -> None:
+    async def refused(cluster: Cluster) -> None:
+        await cluster.start()
+        response = await cluster.create("t", automatic=True)
+        assert code_name(response.error) == "UNKNOWN_TOPIC"
+        assert cluster.states() == {}
+
+    async def allowed(cluster: Cluster) -> None:
+        await cluster.start()
+        response = await cluster.create("t", automatic=True)
+        assert len(response.topic.partitions) == 4
+        assert len((await cluster.create("u")).topic.partitions) == 1
+        response = await cluster.create("__of_the_cluster", automatic=True)
+        assert code_name(response.error) == "UNKNOWN_TOPIC"
+
+    simulate(refused)
+    simulate(allowed, auto_create_topics_enable=True, num_partitions=4)
