@@ -13,6 +13,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -28,6 +29,9 @@ EXIT_BROKEN: Final = 70
 
 COLLECTOR_THRESHOLDS: Final = (10_000, 20, 20)
 """How many objects more than before, and how many collections, until the next one goes deeper."""
+
+OPEN_FILES_WANTED: Final = 65_536
+"""Each connection, and each log that is written to, takes one; many systems begin with 1,024."""
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SIGNAL_EXIT: Final = 128
@@ -91,6 +95,7 @@ def run(main: Main, say: Callable[[str], None]) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    allow_open_files()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_with_signals(main, say))
@@ -98,6 +103,17 @@ def run(main: Main, say: Callable[[str], None]) -> None:
             say(f"stopping at once: {error}")
             # Threads may be in the middle of things that would make the end look like a clean one.
             _leave(EXIT_BROKEN)
+
+
+def allow_open_files(wanted: int = OPEN_FILES_WANTED) -> int:
+    """Let the process have as many files and connections as it may; gives how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        # What cannot be raised stays as it is: limits of our own keep well below it by default.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.clock import ManualClock
-from tailrace.process import EXIT_BROKEN, LogLines, loop_factory
+from tailrace.process import EXIT_BROKEN, LogLines, allow_open_files, loop_factory
 
 NOON_MS = 1_794_830_400_123
 
@@ -149,3 +150,16 @@ def test_a_service_does_not_look_again_and_again_at_what_it_imported() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert "as it should be" in done.stdout
+
+
+def test_as_many_files_as_may_be_are_allowed() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        assert allow_open_files(300) == 300
+        # One that has more already keeps it, and nobody gets more than the system allows.
+        assert allow_open_files(200) == 300
+        hard = before[1] if before[1] != resource.RLIM_INFINITY else 10_000
+        assert allow_open_files(hard + 1) in {hard, hard + 1}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

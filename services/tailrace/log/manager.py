@@ -361,7 +361,7 @@ class LogManager:
                 self._attempt(folder, report, lambda each: each.claim(self._identity, report))
             self._part_copies(report)
             for folder in self.healthy:
-                self._open_logs(folder, report, now_ms)
+                self._attempt(folder, report, lambda each: self._open_logs(each, report, now_ms))
         except BaseException:
             for folder in self.folders:
                 folder.release()
@@ -499,7 +499,7 @@ class LogManager:
         try:
             step(folder)
         except OSError as error:
-            folder.failure = str(error)
+            self.fail_folder(folder, str(error))
             folder.release()
             report.failed[folder.path] = folder.failure
             if not self.healthy:
@@ -509,13 +509,15 @@ class LogManager:
         """A log that is in two folders was made anew while one of them was away: keep that one."""
         homes: dict[TopicPartition, DataFolder] = {}
         for folder in self.healthy:
-            for partition in folder.partitions():
+            found: list[TopicPartition] = []
+            self._attempt(folder, report, lambda each: found.extend(each.partitions()))  # noqa: B023
+            for partition in found:
                 other = homes.setdefault(partition, folder)
                 if other is folder:
                     continue
                 older = min((other, folder), key=lambda each: self._age(each, partition))
                 homes[partition] = folder if older is other else other
-                self._set_aside(older, partition)
+                self._attempt(older, report, lambda each: self._set_aside(each, partition))  # noqa: B023
                 report.notes.append(
                     f"{partition} is in {homes[partition].path} too, where it is newer: the copy "
                     f"in {older.path} was renamed to {partition}{STRAY_SUFFIX}"

@@ -431,6 +431,35 @@ def test_a_folder_that_fails_is_left_and_the_others_go_on(disk: SimFiles) -> Non
     assert other.failure
 
 
+class LateFaults(DiskFaults):
+    """A disk that fails after so many calls."""
+
+    def __init__(self, folder: str, calls: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._calls = calls
+
+    def check(self, path: str, *, grows: bool = False) -> None:
+        if path.startswith(self._folder):
+            self._calls -= 1
+            if self._calls == 0:
+                self.set(Fault(FaultKind.FAIL, self._folder))
+        super().check(path, grows=grows)
+
+
+@pytest.mark.parametrize("calls", [*range(1, 30), *range(30, 120, 10)])
+def test_a_folder_that_fails_while_it_is_opened_harms_no_other(disk: SimFiles, calls: int) -> None:
+    filled(disk, ROOT, OTHER_ROOT).close()
+    manager, report = opened(FaultyFiles(disk, LateFaults(OTHER_ROOT, calls)), ROOT, OTHER_ROOT)
+    here, there = manager.folders
+    assert not here.failure
+    kept = next(iter(here.logs))
+    assert values(manager.logs[kept]) == expected(kept)
+    # The other one is whole, or not used, or the log in it is known to be unreadable.
+    assert there.failure or there.logs or report.damaged
+    assert bool(there.failure) == (OTHER_ROOT in report.failed)
+
+
 def test_new_logs_avoid_a_full_disk(disk: SimFiles) -> None:
     manager = filled(disk, ROOT, OTHER_ROOT)
     manager.folders[0].is_full = True
