@@ -72,6 +72,10 @@ test: $(V1)  ## run all tests that need nothing but this machine
 sim: $(V1)  ## run the simulations (SEEDS=1000 for more, SEED=7 TRACE=1 to replay one)
 	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) $(if $(SEED),-m seeded) tests/simulation
 
+.PHONY: mutants
+mutants: $(V1)  ## break the rules of the cluster one by one, and see which seeds of the scenarios notice
+	PYTHONPATH=services:tests $(BIN)/python -m simulation.cluster_mutants $(FAULTS)
+
 integration: $(V1)  ## run the tests with real processes and disks
 	$(PYTEST) -q tests/integration
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from simulation.cluster import SimCluster
 from tailrace.broker.hosted import Hosted
 from tailrace.meta.keys import BrokerRegistration, PartitionState, decode
-from tailrace.model import TopicPartition
+from tailrace.model import BrokerId, TopicPartition
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView
 from tailrace.replication.partition import Role
@@ -40,8 +40,10 @@ class Witness:
         self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
         self._at: dict[bytes, tuple[TopicPartition, int]] = {}
         self._heeds = True
-        self._states: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._leaving: list[int] = []
+        self._states: dict[str, tuple[int, PartitionState]] = {}
+        # As of the last look.
+        self._registered: set[BrokerId] = set()
+        self._leaving: set[BrokerId] = set()
 
     def acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A producer was told that this record is at this offset."""
@@ -127,24 +129,34 @@ class Witness:
             check_order(partition, records_there, records)
 
     def _look_at_the_store(self) -> None:
-        """Nobody who said, before the last look, that it shuts down has joined an ISR since."""
+        """Who joins an ISR is there and wants to stay; no controller writes after its successor."""
         etcd = self._cluster.etcd.server
+        registrations = [
+            decode(BrokerRegistration, entry.value, key=entry.key)
+            for entry in etcd.snapshot("/brokers/ids/").entries
+        ]
+        registered = {each.broker_id: each for each in registrations}
         for entry in etcd.snapshot("/brokers/topics/").entries:
-            if not entry.key.endswith("/state") or self._states.get(entry.key, (0,))[0] == (
-                entry.mod_revision
-            ):
+            known = self._states.get(entry.key)
+            if not entry.key.endswith("/state") or (known and known[0] == entry.mod_revision):
                 continue
             state = decode(PartitionState, entry.value, key=entry.key)
-            known = self._states.get(entry.key)
-            joined = set(state.isr) - set(known[1]) - {state.leader} if known else set()
-            if joined & set(self._leaving):
-                raise Violation(f"I1: {joined} joined the ISR of {entry.key} while shutting down")
-            self._states[entry.key] = (entry.mod_revision, state.isr)
-        self._leaving = [
-            registration.broker_id
-            for entry in etcd.snapshot("/brokers/ids/").entries
-            if (registration := decode(BrokerRegistration, entry.value, key=entry.key)).draining
-        ]
+            if known is not None:
+                self._check_change(entry.key, known[1], state, {*registered, *self._registered})
+            self._states[entry.key] = (entry.mod_revision, state)
+        self._registered = set(registered)
+        self._leaving = {each for each in registered if registered[each].draining}
+
+    def _check_change(
+        self, key: str, old: PartitionState, new: PartitionState, registered: set[BrokerId]
+    ) -> None:
+        joined = {*new.isr} - {*old.isr} - {new.leader}
+        if joined & self._leaving:
+            raise Violation(f"I1: {joined} joined the ISR of {key} while shutting down")
+        if joined - registered:
+            raise Violation(f"I1: {joined} joined the ISR of {key} without being registered")
+        if new.controller_epoch < old.controller_epoch:
+            raise Violation(f"I2: controller {new.controller_epoch} wrote {key} after its end")
 
     def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
         partition, epoch = hosted.partition, hosted.machine.leader_epoch

@@ -1,0 +1,244 @@
+"""Rules of the cluster, each broken on purpose, and the named scenario that must notice it.
+
+A mutant replaces one function of the shipped code. It says which fault of the fault table its
+scenario is, and a seed that catches it. `make mutants` runs each over many seeds and prints the
+table of docs/testing.md; when the simulator draws other things, it tells the new seeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from simulation import test_cluster_faults as scenarios
+from simulation.checkers import Violation
+from simulation.loop import Unhandled
+from simulation.scenario import Run
+from tailrace.broker.hosted import TopicSettings
+from tailrace.broker.isr import IsrStore
+from tailrace.broker.logs import ReplicaLogs
+from tailrace.broker.replicas import Replicas
+from tailrace.client.fetch_plan import FetchPlan
+from tailrace.controller.presence import Presence
+from tailrace.errors import InvariantViolation, StoreUnavailable
+from tailrace.log.manager import ManagerReport
+from tailrace.log.producers import ProducerStates
+from tailrace.model import Offset
+from tailrace.replication.events import Effect, IsrStored, TruncateLog
+from tailrace.replication.follower import FollowerState, Phase
+from tailrace.replication.leader import LeaderState
+
+Patch = pytest.MonkeyPatch
+
+CAUGHT: Final = (AssertionError, Violation, InvariantViolation, Unhandled, TimeoutError)
+SEEDS_MAX: Final = 10
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken rule, the scenario that it shows in, and a seed that catches it."""
+
+    fault: str
+    rule: str
+    apply: Callable[[Patch], None]
+    script: scenarios.Script
+    seed: int = 0
+    config: dict[str, str] = field(default_factory=dict)
+
+    def play(self, seed: int) -> Run:
+        return scenarios.play(seed, self.script, config=self.config or None)
+
+
+# ------------------------------------------------------------------------- what they do instead
+
+
+def _cut_at_high_watermark(patch: Patch) -> None:
+    def start(self: FollowerState, now_ms: int) -> list[Effect]:
+        if self.high_watermark < self.log_end:
+            self.phase = Phase.CUTTING
+            return [TruncateLog(offset=Offset(self.high_watermark), below_high_watermark=False)]
+        return self._ask(now_ms)
+
+    patch.setattr(FollowerState, "start", start)
+
+
+def _compare_no_epochs(patch: Patch) -> None:
+    patch.setattr(LeaderState, "_contradiction", lambda *_: None)
+
+
+def _let_anybody_join(patch: Patch) -> None:
+    async def joining(self: IsrStore, added: object) -> list[object]:
+        return []
+
+    patch.setattr(IsrStore, "_joining", joining)
+
+
+def _take_silence_for_yes(patch: Patch) -> None:
+    async def store(self: IsrStore, hosted: Any, effect: Any) -> None:
+        try:
+            await self._store.get("/controller")
+        except StoreUnavailable:
+            revision = effect.expected_revision + 1
+            self._tell(hosted, IsrStored(attempt=effect.attempt, revision=revision))
+            return
+        await original(self, hosted, effect)
+
+    original = IsrStore.store
+    patch.setattr(IsrStore, "store", store)
+
+
+def _say_nothing_of_a_lost_tail(patch: Patch) -> None:
+    patch.setattr(ManagerReport, "tail_may_be_lost", property(lambda _: False))
+
+
+def _lead_on_with_a_closed_log(patch: Patch) -> None:
+    patch.setattr(Replicas, "_give_up", lambda *_: None)
+
+
+def _report_before_the_sync(patch: Patch) -> None:
+    patch.setattr(TopicSettings, "syncs_first", property(lambda _: False))
+
+
+def _mend_while_in_sync(patch: Patch) -> None:
+    patch.setattr(ReplicaLogs, "_is_counted_on", lambda *_: False)
+
+
+def _believe_every_lease_that_ends(patch: Patch) -> None:
+    patch.setattr(Presence, "_spare", lambda *_: [])
+
+
+def _append_every_retry(patch: Patch) -> None:
+    patch.setattr(ProducerStates, "check", lambda *_, **__: None)
+
+
+def _go_by_the_name(patch: Patch) -> None:
+    """Neither reader nor broker asks whether the topic is the one that was meant."""
+    find = Replicas.find
+    patch.setattr(Replicas, "find", lambda self, partition, topic_id="": find(self, partition))
+    patch.setattr(FetchPlan, "_is_meant", lambda *_: True)
+
+
+MUTANTS: Final = (
+    Mutant(
+        "F1",
+        "a follower cuts its log at its high watermark, not where epochs part",
+        _cut_at_high_watermark,
+        scenarios.f1_follower_restarts_and_leads,
+    ),
+    Mutant(
+        "F2",
+        "a leader pushes from wherever a follower is, without comparing epochs",
+        _compare_no_epochs,
+        scenarios.f2_fast_double_failover,
+    ),
+    Mutant(
+        "F3",
+        "an ISR takes in a follower without a guard on its registration",
+        _let_anybody_join,
+        scenarios.f3_zombie_fetcher,
+    ),
+    Mutant(
+        "F5",
+        "a leader takes the store's silence for consent to its smaller ISR",
+        _take_silence_for_yes,
+        scenarios.f5_stale_leader_keeps_its_producers,
+        config={"min.insync.replicas": "1"},
+    ),
+    Mutant(
+        "F9",
+        "a broker that lost its tail with its power does not say so",
+        _say_nothing_of_a_lost_tail,
+        scenarios.f9_rebooted_follower_joins_on_stale_reports,
+        seed=2,
+    ),
+    Mutant(
+        "F10",
+        "an ISR takes in a follower that is shutting down",
+        _let_anybody_join,
+        scenarios.f10_stopping_replica_joins,
+    ),
+    Mutant(
+        "F12",
+        "a broker that lost its tail with its power does not say so",
+        _say_nothing_of_a_lost_tail,
+        scenarios.f12_last_replica_standing,
+    ),
+    Mutant(
+        "F13",
+        "a leader whose sync failed stays leader with a closed log",
+        _lead_on_with_a_closed_log,
+        scenarios.f13_leader_whose_disk_fails,
+        config={"flush": "ack"},
+    ),
+    Mutant(
+        "F14",
+        "flush=ack: a replica reports records before they are on its disk",
+        _report_before_the_sync,
+        scenarios.f14_everybody_loses_power,
+        config={"flush": "ack"},
+    ),
+    Mutant(
+        "F15",
+        "a replica repairs what rotted while an ISR still counts on it",
+        _mend_while_in_sync,
+        scenarios.f15_bits_rot_on_a_follower,
+        seed=2,
+    ),
+    Mutant(
+        "F16",
+        "brokers are replaced although all leases ended at once",
+        _believe_every_lease_that_ends,
+        scenarios.f16_all_leases_are_revoked,
+        seed=5,
+    ),
+    Mutant(
+        "F32",
+        "a batch that is sent again is appended again",
+        _append_every_retry,
+        scenarios.f32_acknowledgements_are_lost,
+        seed=1,
+    ),
+    Mutant(
+        "F34",
+        "a topic is known by its name alone",
+        _go_by_the_name,
+        scenarios.f34_topic_is_made_anew,
+    ),
+)
+
+
+def outcome(mutant: Mutant, seed: int) -> str | None:
+    """What the scenario says to the mutant; None: it noticed nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.apply(patch)
+        try:
+            mutant.play(seed)
+        except CAUGHT as caught:
+            return f"{type(caught).__name__}: {caught}".splitlines()[0]
+    return None
+
+
+def table(mutants: Iterable[Mutant]) -> bool:
+    """Print which seeds catch which mutant; whether all are caught by the seed that they name."""
+    all_bite = True
+    for mutant in mutants:
+        caught = [seed for seed in range(SEEDS_MAX) if outcome(mutant, seed) is not None]
+        said = outcome(mutant, caught[0]) if caught else "NOT CAUGHT"
+        all_bite &= mutant.seed in caught
+        sys.stdout.write(
+            f"{mutant.fault}: {mutant.rule}: {len(caught)} of {SEEDS_MAX} seeds, "
+            f"first {caught[:1]}: {(said or '')[:100]}\n"
+        )
+        sys.stdout.flush()
+    return all_bite
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    wanted = sys.argv[1:]
+    sys.exit(not table(each for each in MUTANTS if not wanted or each.fault in wanted))
