@@ -181,15 +181,13 @@ class Witness:
                 )
 
     def _replicas(self, partition: TopicPartition) -> Iterator[Hosted]:
+        replicas = self._cluster.assignment(partition.topic)[partition.partition]
         for node in self._cluster.brokers:
-            hosted = (
-                node.broker.replicas.get(partition)
-                if node.broker is not None and node.broker.replicas is not None
-                else None
-            )
-            if hosted is None:
+            hosted = node.hosted(partition)
+            if hosted is not None:
+                yield hosted
+            elif node.number in replicas:
                 raise Violation(f"I6: {node.name} does not host {partition}")
-            yield hosted
 
 
 def _mark(header: BatchHeader) -> Mark:

@@ -16,6 +16,7 @@ from simulation.loop import InlineBlocking, LoopClock, Process, SimLoop, run_out
 from simulation.network import SimHost, SimNetwork
 from simulation.storage import SimFiles
 from tailrace.broker.broker import Broker
+from tailrace.broker.hosted import Hosted
 from tailrace.broker.settings import BrokerSettings
 from tailrace.client.producer import ProducerCore
 from tailrace.client.settings import ProducerSettings
@@ -25,6 +26,8 @@ from tailrace.controller.settings import ControllerSettings
 from tailrace.coordinator.coordinator import Coordinator
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.errors import TailraceError
+from tailrace.meta.keys import TOPICS, Kind, TopicRecord, decode, place_of, topic_key
+from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.rpc import Method
 from tailrace.v1 import controller_pb2
@@ -122,6 +125,12 @@ class BrokerNode(Node):
         )
         self.broker = broker
         process.spawn("broker", self._run(broker))
+
+    def hosted(self, partition: TopicPartition) -> Hosted | None:
+        """Its replica of a partition, if it has one now."""
+        if self.broker is None or self.broker.replicas is None:
+            return None
+        return self.broker.replicas.get(partition)
 
     async def _run(self, broker: Broker) -> None:
         await broker.start()
@@ -308,6 +317,32 @@ class SimCluster:
         request = controller_pb2.DeleteTopicRequest(name=name)
         await self.ask_controller(methods.CONTROLLER_DELETE_TOPIC, request)
 
+    def topics(self) -> list[str]:
+        """As the store has them."""
+        entries = self.etcd.server.snapshot(TOPICS).entries
+        places = [place_of(entry.key) for entry in entries]
+        return [each.name for each in places if each is not None and each.kind is Kind.TOPIC]
+
+    def assignment(self, topic: str) -> dict[int, tuple[int, ...]]:
+        """The replicas of each partition as the store has them; nothing: there is no such topic."""
+        entry = self.etcd.server.get(topic_key(topic))
+        if entry is None:
+            return {}
+        record = decode(TopicRecord, entry.value, key=entry.key)
+        return {number: tuple(record.assignment[number]) for number in sorted(record.assignment)}
+
+    async def ask_once(self, method: Method[Any, Any], request: Any, *, timeout_s: float) -> Any:
+        """Ask whoever says that it is the active controller; None when no answer came."""
+        process, host, _ = self.client_host("admin")
+        try:
+            async with asyncio.timeout(timeout_s):
+                node = await self.active_controller()
+                channel = host.channel(f"{node.name}:{CONTROLLER_PORT}")
+                call = channel.call(method, request, timeout_ms=int(timeout_s * 1000))
+                return await process.spawn(method.name, _answer(call))
+        except TimeoutError:
+            return None
+
     async def ask_controller(self, method: Method[Any, Any], request: Any) -> Any:
         """Ask the active controller, again and again until it says yes."""
         process, host, _ = self.client_host("admin")
@@ -322,6 +357,13 @@ class SimCluster:
                 return answer
             await asyncio.sleep(0.2)
         raise AssertionError(f"{method.name} was never done: {answer}")
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except TailraceError:
+        return None
 
 
 async def _caught(call: Awaitable[Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from simulation.cluster import BrokerNode, Node
 from simulation.fabric import Weather
-from simulation.scenario import Run
+from simulation.scenario import TOPIC, Run
 from tailrace.replication.partition import Role
 
 CLIENTS = ["p0", "p1", "r0", "r1"]
@@ -35,7 +35,8 @@ class Nemesis:
         """Until the time is over; faults that are under way then end with the healing."""
         under_way: list[asyncio.Task[None]] = []
         while self.run.loop.time() < self._until_s:
-            fault = self.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+            faults = FAULTS if self.run.administrator is None else FAULTS | ADMINISTRATION
+            fault = self.rng.choices(list(faults), list(faults.values()))[0]
             self.note(fault.__name__)
             task = self.run.loop.create_task(fault(self))
             under_way.append(task)
@@ -95,7 +96,9 @@ class Nemesis:
             newest = max(current, key=lambda h: h.machine.leader_epoch, default=None)
             if newest is None or node.number not in newest.machine.isr:
                 return False
-        return len(hosted) == self.run.partitions
+        assignment = self.cluster.assignment(TOPIC)
+        wanted = [number for number in assignment if node.number in assignment[number]]
+        return len(hosted) >= len(wanted)
 
 
 async def kill_broker(nemesis: Nemesis) -> None:
@@ -283,6 +286,13 @@ async def failing_sync(nemesis: Nemesis) -> None:
         node.files.fail_next_sync(".log")
 
 
+async def administration(nemesis: Nemesis) -> None:
+    """Somebody wants something of the controller."""
+    if nemesis.run.administrator is not None:
+        await nemesis.run.administrator.act()
+
+
+ADMINISTRATION: dict[Fault, int] = {administration: 30}
 FAULTS: dict[Fault, int] = {
     kill_broker: 6,
     bounce_broker: 3,

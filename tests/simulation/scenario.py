@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from simulation.administering import Administrator
 from simulation.checkers import Violation, Witness
 from simulation.cluster import SimCluster
 from simulation.compacted import CompactedWitness
@@ -34,10 +35,17 @@ class Run:
         partitions: int = 2,
         producers: int = 2,
         config: dict[str, str] | None = None,
+        administered: bool = False,
     ) -> None:
+        """`administered`: a broker more than replicas, and somebody who moves them about."""
         self.loop = loop
         self.rng = loop.fork_rng("scenario")
-        self.cluster = SimCluster(loop)
+        self.cluster = SimCluster(loop, brokers=4 if administered else 3)
+        self.administrator = (
+            Administrator(self.cluster, TOPIC, loop.fork_rng("administrator"))
+            if administered
+            else None
+        )
         is_compacted = (config or {}).get("cleanup.policy") == "compact"
         self.witness = (CompactedWitness if is_compacted else Witness)(self.cluster)
         self.sent: dict[bytes, list[bytes]] = {}
@@ -62,12 +70,17 @@ class Run:
             await faults(self)
         self.heal()
         self._stopping = True
+        if self.administrator is not None:
+            await self.administrator.finish()
+            self._read_added()
         await self._settle(writers)
         looking.cancel()
         if looking.done() and not looking.cancelled() and looking.exception():
             raise looking.exception()  # type: ignore[misc]
         self.witness.look()
         self.witness.check_end(self.sent)
+        if self.administrator is not None:
+            self.administrator.check_end()
         problems = cluster.problems + cluster.network.handler_failures
         problems += [f"I4: {r.name}: {r.ended_by!r}" for r in self.readings if r.ended_by]
         if problems:
@@ -79,6 +92,12 @@ class Run:
             Reading(self.cluster, self.witness, TopicPartition(TOPIC, number))
             for number in range(self.partitions)
         ]
+
+    def _read_added(self) -> None:
+        """Partitions that were added are read too."""
+        for number in range(self.partitions, len(self.cluster.assignment(TOPIC))):
+            partition = TopicPartition(TOPIC, number)
+            self.readings.append(Reading(self.cluster, self.witness, partition))
 
     def heal(self) -> None:
         """End all faults and start everything that is down."""
@@ -154,44 +173,36 @@ class Run:
 
     def is_settled_enough(self) -> bool:
         """Under load: every partition has a leader whose ISR is full."""
-        wanted = len(self.cluster.brokers)
-        for number in range(self.partitions):
-            partition = TopicPartition(TOPIC, number)
+        for number, replicas in self.cluster.assignment(TOPIC).items():
             isrs = [
                 len(hosted.machine.isr)
                 for node in self.cluster.brokers
-                if node.is_up
-                and node.broker is not None
-                and node.broker.replicas is not None
-                and (hosted := node.broker.replicas.get(partition)) is not None
-                and hosted.machine.role is Role.LEADER
+                if node.is_up and (hosted := node.hosted(TopicPartition(TOPIC, number))) is not None
+                if hosted.machine.role is Role.LEADER
             ]
-            if max(isrs, default=0) < wanted:
+            if max(isrs, default=0) < len(replicas):
                 return False
         return True
 
     def _is_settled(self) -> bool:
-        for number in range(self.partitions):
-            partition = TopicPartition(TOPIC, number)
-            leaders = 0
-            ends = set()
-            for node in self.cluster.brokers:
-                if node.broker is None or node.broker.replicas is None:
-                    return False
-                hosted = node.broker.replicas.get(partition)
-                if hosted is None:
-                    return False
-                ends.add((hosted.log.log_end, hosted.machine.high_watermark))
-                if hosted.machine.role is Role.LEADER:
-                    leaders += 1
-                    if len(hosted.machine.isr) < len(self.cluster.brokers):
-                        return False
-            if leaders != 1 or len(ends) != 1:
-                return False
-            ((log_end, _),) = ends
-            if not self._is_read(number, log_end):
-                return False
-        return True
+        if self.administrator is not None and not self.administrator.is_done():
+            return False
+        return all(
+            self._is_partition_settled(TopicPartition(TOPIC, number), replicas)
+            for number, replicas in self.cluster.assignment(TOPIC).items()
+        )
+
+    def _is_partition_settled(self, partition: TopicPartition, replicas: tuple[int, ...]) -> bool:
+        hosted = {node.number: node.hosted(partition) for node in self.cluster.brokers}
+        there = {number: each for number, each in hosted.items() if each is not None}
+        if {*there} != {*replicas}:
+            return False
+        ends = {(each.log.log_end, each.machine.high_watermark) for each in there.values()}
+        leaders = [each for each in there.values() if each.machine.role is Role.LEADER]
+        if len(leaders) != 1 or len(ends) != 1 or {*leaders[0].machine.isr} != {*replicas}:
+            return False
+        ((log_end, _),) = ends
+        return self._is_read(partition.partition, log_end)
 
     def _is_read(self, number: int, log_end: int) -> bool:
         """Whether all of a partition was read, by those that could."""
