@@ -228,7 +228,7 @@ class ModelCluster:
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
         self.problems: list[str] = []
         self.requests = 0
-        # The client ids that produce streams have told.
+        # The client ids that produce and fetch streams have told.
         self.clients: list[str] = []
         self.request_bytes_max = 1 << 40
         self.retry_after_ms = 0
@@ -378,8 +378,7 @@ class ModelBroker:
             while (request := await stream.recv()) is not None:
                 fate = self.cluster.fate()
                 self.cluster.requests += 1
-                if request.client_id:
-                    self.cluster.clients.append(request.client_id)
+                self.cluster.clients += [request.client_id] if request.client_id else []
                 if fate is Fate.LOST:
                     return
                 if fate is Fate.LATE:
@@ -513,6 +512,7 @@ class _FetchSession:
         try:
             while (request := await self._stream.recv()) is not None:
                 self._credit += request.credit_bytes
+                self._broker.cluster.clients += [request.client_id] if request.client_id else []
                 self._max_wait_ms = request.max_wait_ms or self._max_wait_ms
                 self._credited.set()
                 for each in request.remove:

@@ -655,6 +655,7 @@ def _fetch_settings(settings: ConsumerSettings) -> FetchSettings:
         min_bytes=settings.fetch_min_bytes,
         max_wait_ms=settings.fetch_max_wait_ms,
         topic_timeout_ms=settings.default_api_timeout_ms,
+        client_id=settings.client_id,
     )
 
 

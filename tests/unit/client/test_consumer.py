@@ -80,6 +80,21 @@ def test_all_partitions_without_a_group_and_positions_by_record(simulate: Any) -
     simulate(main)
 
 
+def test_brokers_are_told_who_reads(simulate: Any) -> None:
+    """Quotas are by that name."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        fill(world, 0, numbers(0, 1))
+        consumer = world.consumer(auto_offset_reset="earliest", client_id="me")
+        await consumer.assign_topics(["t"])
+        assert await values(consumer, 1) == numbers(0, 1)
+        assert world.cluster.clients == ["me"]
+        await consumer.close()
+
+    simulate(main)
+
+
 def test_seek_pause_and_look_ups(simulate: Any) -> None:
     async def main(world: Any) -> None:
         world.cluster.create("t", 2)
