@@ -541,7 +541,10 @@ class FetchPlan:
 
     def set_aside(self, arrival: Arrival) -> None:
         """Keep what belongs to a paused partition, but not more than half of the memory."""
-        reading = arrival.reading
+        reading, fetched = arrival.reading, arrival.fetched
+        if fetched is not None and isinstance(fetched.data, memoryview):
+            # A view would keep all that came in the same message, of whatever partition.
+            arrival.fetched = fetched._replace(data=bytes(fetched.data))
         reading.held.append(arrival)
         self._held_bytes += arrival.size
         if self._held_bytes * 2 > self._bytes_max:

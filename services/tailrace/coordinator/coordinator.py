@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from tailrace.client.metadata import MetadataWatcher
+from tailrace.client.metadata import ClusterPicture, MetadataWatcher
 from tailrace.clock import Clock
 from tailrace.coordinator.appender import Appender
 from tailrace.coordinator.journal import Journal
@@ -77,7 +77,7 @@ class Coordinator:
         self._registering: asyncio.Task[None] | None = None
         self._shards = ShardMap(store, on_change=self._shards_changed, say=say)
         self._topic: OffsetsTopic | None = None
-        self._topics: tuple[int, dict[str, TopicFacts]] = (-1, {})
+        self._topics: tuple[ClusterPicture | None, dict[str, TopicFacts]] = (None, {})
         self.runtime: Runtime | None = None
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
@@ -240,9 +240,9 @@ class Coordinator:
         picture = self._metadata.picture if self._metadata is not None else None
         if picture is None or picture.revision < 0:
             return None
-        if self._topics[0] != id(picture):
+        if self._topics[0] is not picture:
             self._topics = (
-                id(picture),
+                picture,
                 {
                     name: TopicFacts(topic.topic_id, len(topic.partitions))
                     for name, topic in picture.topics.items()

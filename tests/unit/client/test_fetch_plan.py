@@ -224,6 +224,22 @@ def test_paused_partitions_hold_half_of_the_memory_at_most() -> None:
     assert a.arrived == 0, "what was dropped is asked for again"
 
 
+def test_what_a_paused_partition_holds_keeps_no_other_alive() -> None:
+    plan, picture = plan_of(), Picture({A: (1, 0)})
+    reading = plan.add(A)
+    plan.seek(reading, 0)
+    plan.route(picture, now_ms=0)
+    plan.opened(1)
+    message = batch(0) + bytes(1 << 16)
+    plan.receive(1, reading, memoryview(message)[: len(batch(0))], now_ms=0)
+    plan.pause(reading)
+    assert plan.take() is None
+    (held,) = reading.held
+    assert held.fetched is not None
+    assert held.fetched.data == batch(0)
+    assert isinstance(held.fetched.data, bytes)
+
+
 def test_damaged_batches_are_asked_for_again_and_then_told() -> None:
     plan, picture = plan_of(), Picture({A: (1, 0)})
     reading = plan.add(A)

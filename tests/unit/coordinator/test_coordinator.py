@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from simulation.cluster import CoordinatorNode, SimCluster
 from simulation.loop import SimLoop
@@ -68,3 +69,26 @@ def test_the_registration_goes_first_when_it_stops() -> None:
         assert await store.get(coordinator_key(200)) is None
 
     simulate(main)
+
+
+def test_every_new_picture_is_looked_at() -> None:
+    """A picture may stand where one stood that is gone: its address says nothing."""
+
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        node = world.owner("g")
+        assert node is not None
+        coordinator = node.coordinator
+        assert coordinator is not None
+        metadata = coordinator._metadata
+        assert metadata is not None
+        topic = next(iter(metadata.picture.topics.values()))
+        for number in range(50):
+            # It changes twice between two looks: the second may stand where the first stood.
+            for name in ("between", f"t{number}"):
+                metadata.picture = replace(metadata.picture, topics={name: topic})
+            known = coordinator._known_topics()
+            assert known is not None
+            assert list(known) == [f"t{number}"]
+
+    simulate(main, coordinators=1)
