@@ -16,7 +16,8 @@ from tailrace.testing import Cluster, running_cluster
 pytestmark = pytest.mark.integration
 
 # `TAILRACE_TURMOIL_S=300` is the long run: five minutes and 100,000 records.
-SECONDS = float(os.environ.get("TAILRACE_TURMOIL_S", "8"))
+SECONDS = float(os.environ.get("TAILRACE_TURMOIL_S", "6"))
+SESSION_MS = 3_000 if SECONDS < 60 else 6_000
 RECORDS_PER_S = 334
 
 
@@ -37,6 +38,7 @@ async def test_every_record_is_processed_and_none_twice_but_after_a_crash(
         folder=tmp_path,
         seconds=SECONDS,
         records_per_s=RECORDS_PER_S,
+        session_ms=SESSION_MS,
     )
     turmoil = Turmoil(plan)
     await turmoil.play()
