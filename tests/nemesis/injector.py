@@ -293,12 +293,13 @@ class Injector:
 
     async def _leader_and_controller(self) -> list[str]:
         try:
-            return [
-                await self.cluster.leader(self.topic, 0),
-                await self.cluster.controller(),
-            ]
+            names = [await self.cluster.leader(self.topic, 0), await self.cluster.controller()]
         except TailraceError as error:
             raise SkippedStep(f"nobody says who they are: {error}") from error
+        known = self._names(Role.BROKER) + self._names(Role.CONTROLLER)
+        if not set(names) <= set(known):
+            raise SkippedStep("at this moment there are none")
+        return names
 
     async def _start(self, name: str) -> None:
         async with self._starting:
