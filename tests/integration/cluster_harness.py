@@ -186,6 +186,7 @@ class Load:
     seen: dict[int, list[tuple[int, bytes, int]]] = field(default_factory=dict)
     _stopped: bool = False
     _producer: ProducerCore | None = None
+    _readers: dict[int, PartitionReader] = field(default_factory=dict)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
@@ -294,6 +295,7 @@ class Load:
             clock=SystemClock(),
             rng=Random(),
         )
+        self._readers[partition] = reader
         try:
             async for record in reader.records():
                 seen.append((record.offset, record.key or b"", int(record.value or b"-1")))
@@ -306,7 +308,15 @@ class Load:
         def is_read() -> bool:
             return all(len(self.seen[p]) >= wanted[p] for p in range(self.partitions))
 
-        await eventually("all records are read", is_read)
+        try:
+            await eventually("all records are read", is_read)
+        except AssertionError as error:
+            for partition, reader in self._readers.items():
+                error.add_note(
+                    f"partition {partition}: {len(self.seen[partition])} of {wanted[partition]}, "
+                    f"high watermark {reader.high_watermark}, trouble {reader.trouble!r}"
+                )
+            raise
 
 
 @dataclass
