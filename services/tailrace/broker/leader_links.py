@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.log_reads import LogReads, is_cold
 from tailrace.broker.throttle import Throttle
 from tailrace.clock import Clock
-from tailrace.errors import Diverged, InvalidRequest, UnknownTopic, Unreachable
+from tailrace.errors import Diverged, InvalidRequest, TailraceError, UnknownTopic, Unreachable
 from tailrace.log.segment import Slice
 from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from tailrace.replication.events import (
@@ -41,13 +43,16 @@ it, and under load a frame for each would cost as much as the frame that made it
 class _Push:
     """How far one partition was pushed to this follower."""
 
-    __slots__ = ("high_watermark", "log_start", "next_offset")
+    __slots__ = ("high_watermark", "is_warming", "log_start", "next_offset", "warm_to")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         # What the follower was last told; -1 makes the first push go out even without data.
         self.high_watermark = -1
         self.log_start = -1
+        # What lies below this offset was brought from the disk, if it was not in memory.
+        self.warm_to = 0
+        self.is_warming = False
 
 
 class FollowerSession:
@@ -62,8 +67,11 @@ class FollowerSession:
         tell: Callable[[Hosted, FollowerReported | FollowerLost], None],
         frame_bytes: int,
         throttle: Throttle,
+        reads: LogReads,
         clock: Clock,
     ) -> None:
+        self._reads = reads
+        self._tasks = Tasks(lambda _, __: link.close())
         self._throttle = throttle
         self._clock = clock
         # Partitions that wait until the throttle has room for them.
@@ -89,8 +97,7 @@ class FollowerSession:
 
     async def run(self) -> None:
         """Push until the link breaks or the follower says goodbye."""
-        tasks = Tasks(lambda _, __: self._link.close())
-        tasks.spawn(f"push to {self.broker_id}", self._push_all())
+        self._tasks.spawn(f"push to {self.broker_id}", self._push_all())
         try:
             while (frame := await self._link.recv()) is not None:
                 header = pb.ReplicaFrame.FromString(frame.header)
@@ -101,7 +108,7 @@ class FollowerSession:
         except (Unreachable, InvalidRequest, DecodeError):
             return
         finally:
-            await tasks.close()
+            await self._tasks.close()
             if self._late_timer is not None:
                 self._late_timer.cancel()
             self._forget_all()
@@ -251,6 +258,9 @@ class FollowerSession:
         if hosted is None or state is None or hosted.machine.role is not Role.LEADER:
             return None, None
         log, base_offset = hosted.log, state.next_offset
+        if base_offset >= state.warm_to and is_cold(log, base_offset):
+            self._warm(hosted, state)
+            return None, None
         piece = None
         allowed = self._allowed(hosted, room) if base_offset < log.log_end else 0
         if allowed:
@@ -280,6 +290,29 @@ class FollowerSession:
             base_offset=base_offset,
         )
         return part, piece
+
+    def _warm(self, hosted: Hosted, state: _Push) -> None:
+        """Have the disk read off the loop what comes next; the rest of the link goes on meanwhile.
+
+        After that the kernel can send it from memory.
+        """
+        if not state.is_warming:
+            state.is_warming = True
+            self._tasks.spawn(f"warm {hosted.partition}", self._read_ahead(hosted, state))
+
+    async def _read_ahead(self, hosted: Hosted, state: _Push) -> None:
+        log, offset = hosted.log, state.next_offset
+        # Where this fails, sending fails too and says so.
+        state.warm_to = offset + 1
+        # By its end something else may be pushed, from another place: then this was for nothing.
+        with suppress(TailraceError, OSError):
+            found = await self._reads.read(
+                log, offset, bytes_max=self._frame_bytes, up_to=log.log_end
+            )
+            if found is not None:
+                state.warm_to = found.piece.next_offset
+        state.is_warming = False
+        self.mark(hosted.partition)
 
     def _is_throttled(self, hosted: Hosted) -> bool:
         """Whether this follower is being added and nobody waits for what it is pushed."""

@@ -27,6 +27,7 @@ from tailrace.broker.leader_links import (
     hello_of,
 )
 from tailrace.broker.live import LiveSettings
+from tailrace.broker.log_reads import LogReads
 from tailrace.broker.logs import ReplicaLogs
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.throttle import Throttle
@@ -35,6 +36,7 @@ from tailrace.clock import Clock
 from tailrace.config import UNLIMITED
 from tailrace.errors import (
     CorruptBatch,
+    DamagedLog,
     DiskFull,
     FencedEpoch,
     InvariantViolation,
@@ -141,6 +143,7 @@ class Replicas:
         live.observe(self._live_changed)
         self._obeying = asyncio.Lock()
         self._removed: list[str] = []
+        self._link_reads = LogReads(blocking, cold_reads_max=settings.link_cold_reads_max)
         self.waiting = Waiting()
         self.broker_id = BrokerId(settings.broker_id)
 
@@ -285,6 +288,7 @@ class Replicas:
             tell=self._handle,
             frame_bytes=self._settings.link_frame_bytes,
             throttle=self._throttle,
+            reads=self._link_reads,
             clock=self._clock,
         )
         former = self._sessions.get(session.broker_id)
@@ -336,6 +340,12 @@ class Replicas:
         """The files that followers gave up since this was asked last, to be removed."""
         removed, self._removed = self._removed, []
         return removed
+
+    def damaged(self, hosted: Hosted, error: DamagedLog) -> None:
+        """Durable records of a log turned out to be damaged: it is mended as at the start."""
+        hosted.log.abandon(f"it is damaged: {error}")
+        self._manager.damaged[hosted.partition] = error
+        self._give_up(hosted, error)
 
     def led(self) -> list[TopicPartition]:
         """The partitions that this broker leads, as far as it knows."""

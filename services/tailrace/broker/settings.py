@@ -58,8 +58,9 @@ class BrokerSettings:
     fetch_credit_bytes_max: int = 256 * _MIB
     # Bytes that were read for clients and not yet taken by them, over all streams.
     fetch_bytes_max: int = 64 * _MIB
-    # Reads at a time of what may have to come from the disk.
+    # Reads at a time of what may have to come from the disk: for clients, and for followers.
     fetch_cold_reads_max: int = 4
+    link_cold_reads_max: int = 2
     # What a client id may have in a second where nothing is set for it; -1: no limit.
     quota_producer_default: int = NO_LIMIT
     quota_consumer_default: int = NO_LIMIT

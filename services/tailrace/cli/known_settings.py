@@ -190,6 +190,7 @@ _BROKER: Final = (
         Whole(),
         "reads at a time, for clients, of what may have to come from the disk",
     ),
+    Own("link.cold.reads.max", "link_cold_reads_max", Whole(), "the same for followers"),
     Own(
         "quota.producer.default",
         "quota_producer_default",

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from simulation.loop import InlineBlocking
 from tailrace.broker.leader_links import HELLO_TIMEOUT_MS, HIGH_WATERMARK_DELAY_MS
 from tailrace.errors import Unreachable
+from tailrace.model import TopicPartition
 from tailrace.transport.rpc import Link
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2
@@ -28,9 +30,10 @@ def position(
     leader_epoch: int = 0,
     topic_id: str = TOPIC_ID,
     restart: bool = True,
+    partition: TopicPartition = T0,
 ) -> pb.FollowerPosition:
     return pb.FollowerPosition(
-        partition=to_partition(T0),
+        partition=to_partition(partition),
         topic_id=topic_id,
         leader_epoch=leader_epoch,
         log_end=log_end,
@@ -279,3 +282,36 @@ async def test_a_follower_that_takes_nothing_is_cut_off(trio: Trio) -> None:
     link = await trio.follow_by_hand(0)
     await report(link, position(0))
     assert (await pushed(link))[0].base_offset == 0
+
+
+@simulate
+async def test_a_follower_far_behind_holds_up_nothing_else_on_its_link_f39(trio: Trio) -> None:
+    """What it lacks comes from a slow disk, off the loop, while others are pushed as ever."""
+    await lead(trio)
+    await trio.lead(0, 0, isr=(0,), config={"min.insync.replicas": "1"}, partition=T1)
+    for _ in range(5):
+        await trio.produce()
+        trio.hosted(0).log.roll()
+    blocking = trio.brokers[0]._blocking
+    assert isinstance(blocking, InlineBlocking)
+    blocking.delay_us = (300_000, 400_000)
+    link = await trio.follow_by_hand(0)
+    began_ms = trio.loop.now_ms
+    await report(link, position(0), position(0, partition=T1))
+    first_ms: dict[int, int] = {}
+    ends_at: dict[int, int] = {0: 0, 1: 0}
+    await trio.produce(partition=T1)
+    while ends_at != {0: 15, 1: 3}:
+        frame = await link.recv()
+        assert frame is not None
+        at = 0
+        for part in pb.ReplicaFrame.FromString(frame.header).push.partitions:
+            number, data = part.partition.partition, bytes(frame.payload[at : at + part.size])
+            at += part.size
+            if data:
+                assert part.base_offset == ends_at[number]
+                ends_at[number] = next_offset(data)
+                first_ms.setdefault(number, trio.loop.now_ms - began_ms)
+    assert first_ms[1] < 100
+    assert first_ms[0] >= 300
+    assert trio.loop.now_ms - began_ms >= 5 * 300
