@@ -6,6 +6,9 @@ steps off the loop with rests between them, so that it takes no more of disk and
 `log.cleaner.io.max.bytes.per.second` allows and nobody waits for it longer than for one step. What
 a step may take of memory is bounded by `log.cleaner.dedupe.buffer.size`.
 
+A compaction reads and verifies everything: where it finds durable records damaged, and others are
+in sync, the replica goes out of service and is mended from its leader.
+
 Ages are judged by a time that has to be believable (`upkeep.TrustedTime`). Nothing here decides
 which records go: that is done by `log.retention` and `log.cleaning`.
 """
@@ -22,7 +25,7 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.upkeep import CleaningQueue, Pace, TrustedTime
 from tailrace.clock import Clock
-from tailrace.errors import TailraceError
+from tailrace.errors import DamagedLog, TailraceError
 from tailrace.log.cleaning.cleanable import Dirtiness
 from tailrace.log.cleaning.compaction import (
     CompactionReport,
@@ -217,6 +220,9 @@ class Housekeeping:
         except (OSError, TailraceError) as error:
             cause = error
             failure = await self._blocking.run(lambda: fail_compaction(log, work, cause))
+            if isinstance(failure, DamagedLog) and _can_be_spared(hosted):
+                self._replicas.damaged(hosted, failure)
+                return None
             wait_ms = self._queue.failed(partition, now_ms=self._clock.monotonic_ms())
             if failure is not None:
                 self._say(f"{partition}: not compacted, again in {wait_ms} ms: {failure}")
@@ -272,6 +278,12 @@ class Housekeeping:
 
     def _cleaned_to(self, hosted: Hosted) -> int:
         return int(self._manager.cleaned_to(hosted.partition))
+
+
+def _can_be_spared(hosted: Hosted) -> bool:
+    """Whether others are in sync, from whom a damaged replica can be mended."""
+    machine = hosted.machine
+    return machine.role is Role.FOLLOWER or len(machine.isr) > 1
 
 
 def _learn_ages(segments: list[Segment]) -> None:

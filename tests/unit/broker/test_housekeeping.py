@@ -272,3 +272,35 @@ async def test_clocks_of_brokers_may_differ(trio: Trio) -> None:
     trio.hosted(1).log.roll()
     await asyncio.sleep(10)
     assert [trio.hosted(each).log.log_start for each in (0, 1)] == [0, 0]
+
+
+@simulate
+async def test_damage_that_compaction_finds_is_mended_from_the_leader_f15(trio: Trio) -> None:
+    """A replica that cannot vouch for what it had says so; out of the ISR it is mended."""
+    await trio.start(**QUICK)
+    await trio.lead(0, 0, config=COMPACTED | {"min.cleanable.dirty.ratio": "0.9"})
+    await fill(trio, 30)
+    hosted = trio.hosted(1)
+    path = hosted.log.segments[0].path
+    trio.files[1].flip_bits(path, trio.files[1].size(path) // 2)
+    last = await fill(trio, 200)
+    await trio.until(lambda: T0 in trio.replicas(1).offline)
+    assert trio.heard("b1: t-0: out of service")
+    await trio.lead(0, 1, isr=(0, 2), config=COMPACTED)
+    await trio.until(lambda: T0 not in trio.replicas(1).offline)
+    await trio.until(lambda: trio.hosted(1).log.log_end == trio.hosted(0).log.log_end)
+    assert table(trio.hosted(1)) == table(trio.hosted(0))
+    assert table(trio.hosted(0)).items() >= last.items()
+
+
+@simulate
+async def test_damage_where_nobody_else_is_in_sync_stays_in_service_f15(trio: Trio) -> None:
+    await trio.start(0, **QUICK)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), config=COMPACTED)
+    await fill(trio, 10)
+    path = trio.hosted(0).log.segments[0].path
+    trio.files[0].flip_bits(path, 300)
+    await fill(trio, 40)
+    await trio.until(lambda: trio.heard("not compacted, again in"))
+    assert not trio.replicas(0).offline
+    assert not (await trio.produce(keyed(("k0", "still")))).error
