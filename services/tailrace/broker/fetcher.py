@@ -195,6 +195,7 @@ def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
             leader_epoch=epoch,
             base_offset=Offset(part.base_offset),
             leader_end=EpochEnd(LeaderEpoch(part.diverging_epoch), Offset(part.diverging_end)),
+            merged=part.merged,
             epochs=epochs.entries,
         )
     return PushRefused(

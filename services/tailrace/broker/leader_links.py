@@ -258,7 +258,7 @@ class FollowerSession:
         if hosted is None or state is None or hosted.machine.role is not Role.LEADER:
             return None, None
         log, base_offset = hosted.log, state.next_offset
-        if base_offset >= state.warm_to and is_cold(log, base_offset):
+        if state.is_warming or (base_offset >= state.warm_to and is_cold(log, base_offset)):
             self._warm(hosted, state)
             return None, None
         piece = None
@@ -356,6 +356,7 @@ class FollowerSession:
             base_offset=log_end,
             diverging_epoch=hosted.log.epochs.epoch_at(log_end - 1),
             diverging_end=batch_start,
+            merged=True,
         )
 
     def _forget_all(self) -> None:

@@ -163,13 +163,16 @@ class PushDiverged:
     """The leader answered DIVERGED to the report of `base_offset`.
 
     `leader_end` is the leader's latest epoch that is not above the reported one, and its end;
-    `epochs` are the entries of this replica's own history.
+    `epochs` are the entries of this replica's own history. With `merged` it is no answer:
+    compaction has merged batches of the leader's across `base_offset`, so that it can be pushed to
+    only from where the merged one begins.
     """
 
     leader_epoch: LeaderEpoch
     base_offset: Offset
     leader_end: EpochEnd
     epochs: tuple[EpochEntry, ...]
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,10 +116,11 @@ class FollowerState:
         return effects
 
     def diverged(self, event: PushDiverged) -> list[Effect]:
+        is_asked = self.phase is Phase.ASKING and not self.agreed
         if (
             event.leader_epoch != self.epoch
-            or self.phase is not Phase.ASKING
-            or self.agreed
+            or self.phase is Phase.CUTTING
+            or not (is_asked or event.merged)
             or event.base_offset != self.log_end
         ):
             # The answer to a question that is settled or was asked with another log.

@@ -51,7 +51,13 @@ def take(bench: Bench, count: int = 1, *, epoch: int = 5) -> list[Effect]:
 
 
 def diverge(
-    bench: Bench, epoch: int, end: int, *, base_offset: int = 10, leader_epoch: int = 5
+    bench: Bench,
+    epoch: int,
+    end: int,
+    *,
+    base_offset: int = 10,
+    leader_epoch: int = 5,
+    merged: bool = False,
 ) -> list[Effect]:
     return bench.handle(
         PushDiverged(
@@ -59,6 +65,7 @@ def diverge(
             base_offset=Offset(base_offset),
             leader_end=EpochEnd(LeaderEpoch(epoch), Offset(end)),
             epochs=bench.epochs.entries,
+            merged=merged,
         )
     )
 
@@ -213,6 +220,21 @@ def test_an_answer_to_an_older_question_is_not_obeyed() -> None:
     assert diverge(bench, 1, 3) == []
     bench.handle(LeaderReached())
     assert diverge(bench, 1, 3) == []
+
+
+def test_batches_that_were_merged_across_the_end_are_fetched_again() -> None:
+    """The leader compacted what it has agreed on: it tells so at any time, asked or not."""
+    for asks in (False, True):
+        bench = Bench().follow()
+        bench.push(10, size=0)
+        if asks:
+            bench.handle(LeaderReached())
+        assert diverge(bench, 3, 4, base_offset=9, merged=True) == []
+        assert diverge(bench, 3, 4, leader_epoch=4, merged=True) == []
+        (cut,) = diverge(bench, 3, 4, merged=True)
+        assert isinstance(cut, TruncateLog)
+        assert cut.offset <= 4
+        assert diverge(bench, 3, 4, merged=True) == [], "once is enough"
 
 
 def test_an_answer_that_settles_nothing_is_waited_out() -> None:
