@@ -21,12 +21,16 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from integration.cluster_harness import start, stop
 from tailrace import Admin, Producer
 from tailrace.dev.cluster import DevCluster
+from tailrace_spark import progress
 from tailrace_spark.session import session
+from tailrace_spark.source import TailraceSource
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = int(os.environ.get("TAILRACE_SPARK_ROUNDS", "1"))
@@ -46,7 +50,7 @@ _topics = count()
 
 @pytest.fixture(scope="module")
 def dev(memory_folder: Path) -> Iterator[DevCluster]:
-    running = start(memory_folder / "cluster")
+    running = start(memory_folder / "cluster", coordinators=1)
     yield running
     stop(running)
 
@@ -227,7 +231,9 @@ def test_a_leader_dies_in_the_middle(dev: DevCluster, spark: SparkSession, tmp_p
 
 COPY = """
 import sys, time
+from tailrace_spark import progress
 from tailrace_spark.session import session
+from tailrace_spark.source import TailraceSource
 bootstrap, source, target, checkpoint, ready = sys.argv[1:]
 spark = session("copy", master="local[2]", config={"spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
@@ -273,11 +279,12 @@ def _end_offset(topic: Topic) -> int:
         return sum(each.offset for each in admin.list_offsets(topic.name).values())
 
 
-def _until_written(topic: Topic, records: int) -> None:
-    end = time.monotonic() + 600
-    while _end_offset(topic) < records:
-        assert time.monotonic() < end, f"{topic.name} has not even {records} records"
-        time.sleep(0.005)
+def _until_written(topic: Topic, records: int, driver: subprocess.Popen[str]) -> None:
+    """The driver is in the middle of its work; a driver that ended by itself is a failure."""
+    with Admin(topic.bootstrap) as admin:
+        while sum(each.offset for each in admin.list_offsets(topic.name).values()) < records:
+            assert driver.poll() is None, f"the driver ended by itself: {driver.returncode}"
+            time.sleep(0.02)
 
 
 def test_a_driver_dies_and_a_second_one_takes_over(
@@ -292,7 +299,7 @@ def test_a_driver_dies_and_a_second_one_takes_over(
         folder.mkdir()
         first = _driver(source, target, folder / "checkpoint", folder / "ready")
         try:
-            _until_written(target, records // 3)
+            _until_written(target, records // 3, first)
         finally:
             _end(first)
         assert _end_offset(target) < records
@@ -404,6 +411,27 @@ def test_the_examples_of_the_document_run(dev: DevCluster, spark: SparkSession) 
             exec(compile(code, "docs/spark.md", "exec"), {})
     copied = spark.read.format("tailrace").option("bootstrap.servers", dev.state.bootstrap)
     assert copied.option("subscribe", "orders-copy").load().count() == 5
+
+
+def test_lag_is_shown_as_that_of_a_named_reader(
+    dev: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver does after each micro-batch, without the driver."""
+    # A query would not wait for its coordinator to be ready; this test does.
+    monkeypatch.setattr(progress, "COMMIT_TIMEOUT_MS", 120_000)
+    monkeypatch.setattr(progress, "CLOSE_TIMEOUT_S", 130.0)
+    topic = Topic(dev, partitions=1)
+    topic.fill(100)
+    options = {"bootstrap.servers": topic.bootstrap, "subscribe": topic.name}
+    source = TailraceSource({**options, "startingOffsets": "earliest", "readerName": topic.name})
+    reader: Any = source.streamReader(StructType([StructField("value", BinaryType())]))
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(60))
+    reader.commit(end)
+    reader.stop()
+    with Admin(topic.bootstrap) as admin:
+        shown = admin.describe_group(topic.name)
+    assert shown.kind == "reader"
+    assert [(each.offset, each.lag) for each in shown.positions] == [(60, 40)]
 
 
 def test_progress_is_told(dev: DevCluster, spark: SparkSession, tmp_path: Path) -> None:
