@@ -18,6 +18,7 @@ import pytest
 from integration.cluster_faults import loaded
 from integration.cluster_harness import connected, now_ms, start, stop
 from tailrace.dev.cluster import DevCluster
+from tailrace.dev.state import DevError
 from tailrace.transport.addresses import split_address
 
 BROKERS = ("broker-1", "broker-2", "broker-3")
@@ -97,6 +98,16 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     stop(running)
 
 
+async def start_again(dev: DevCluster, name: str) -> None:
+    """Threads of a process that was killed may hold its ports a moment longer than it lives."""
+    for _ in range(100):
+        try:
+            return await dev.start(name)
+        except DevError:
+            await asyncio.sleep(0.1)
+    return await dev.start(name)
+
+
 @asynccontextmanager
 async def behind_proxies(dev: DevCluster) -> AsyncIterator[list[Proxy]]:
     """Let everybody reach the brokers through proxies only."""
@@ -110,9 +121,8 @@ async def behind_proxies(dev: DevCluster) -> AsyncIterator[list[Proxy]]:
             file.write(f"advertised.listeners={addresses[0]}\n")
             file.write(f"advertised.link.listeners={addresses[1]}\n")
         await dev.signal(name, signal.SIGKILL)
+        await start_again(dev, name)
     try:
-        for name in BROKERS:
-            await dev.start(name)
         async with connected(dev) as cluster, asyncio.timeout(60):
             while len((await cluster.admin.describe_cluster()).brokers) < len(BROKERS):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
