@@ -296,7 +296,15 @@ class Member:
 class GroupRun:
     """One cluster with groups under load."""
 
-    def __init__(self, loop: SimLoop, *, groups: int = 2, members: int = 2) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        *,
+        groups: int = 2,
+        members: int = 2,
+        make: Callable[[GroupRun, str, str], Any] | None = None,
+    ) -> None:
+        """`make`: other members than those of this module, by group and name."""
         self.loop = loop
         self.rng = loop.fork_rng("groups")
         self.cluster = SimCluster(loop, controllers=1, coordinators=2)
@@ -305,6 +313,7 @@ class GroupRun:
         self.groups = ["red", "orders", "green", "blue"][:groups]
         self.members: list[Member] = []
         self._members_each = members
+        self._make = make or Member
         self._count = 0
 
     async def play(self, faults: Faults | None = None, *, load_s: float = 6.0) -> None:
@@ -334,9 +343,10 @@ class GroupRun:
         if problems:
             raise Violation("; ".join(problems))
 
-    def add(self, group: str, *, instance: str = "") -> Member:
+    def add(self, group: str) -> Member:
         self._count += 1
-        member = Member(self, group, f"m{self._count}", instance=instance)
+        name = f"m{self._count}"
+        member: Member = self._make(self, group, name)
         self.members.append(member)
         return member
 

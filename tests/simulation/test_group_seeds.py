@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.group_consumers import ConsumerRun
 from simulation.group_faults import GroupNemesis
 from simulation.groups import SESSION_MS, GroupRun
 from simulation.loop import SimLoop
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.simulation
 
 SEEDS = int(os.environ.get("TAILRACE_SEEDS", "300"))
 SEEDS_PER_TEST = 15
+# Members that are shipped consumers and read records: four times as dear.
+CONSUMER_SEEDS = 20
 FAULTS_S = 8.0
 FAILED = Path(__file__).with_name("failing_group_seeds")
 
@@ -36,6 +39,16 @@ def play(seed: int) -> GroupRun:
         return run
 
     return loop.run(main)
+
+
+def play_consumers(seed: int) -> ConsumerRun:
+    async def main(loop: SimLoop) -> ConsumerRun:
+        run = ConsumerRun(loop)
+        nemesis = GroupNemesis(run, duration_s=FAULTS_S, rng=loop.fork_rng("nemesis"))
+        await run.play(lambda _: nemesis.play())
+        return run
+
+    return SimLoop(seed).run(main)
 
 
 def seeds() -> list[int]:
@@ -60,6 +73,11 @@ def test_seeds(chunk: list[int]) -> None:
         except Exception as error:
             error.add_note(f"replay: make sim SEED={seed} TRACE=1")
             raise
+
+
+@pytest.mark.parametrize("seed", range(CONSUMER_SEEDS))
+def test_shipped_consumers(seed: int) -> None:
+    assert play_consumers(seed).witness.commits > 0
 
 
 @pytest.mark.parametrize("seed", failed_seeds())
