@@ -56,10 +56,23 @@ def main(arguments: list[str] | None = None) -> int:
     events = parsed(rows, options.schema).withWatermark(options.time, options.watermark)
     groups = [F.col(each) for each in options.group_by]
     results = aggregated(events, options.time, options.window, groups, options.aggregate)
+
+    def write(changed: DataFrame, batch: int) -> None:
+        # Spark allows no Python sink the output mode "update"; this way it does. Under the name of
+        # the query and the number of the batch, one that runs again writes nothing twice.
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        (
+            changed.write.format("tailrace")
+            .mode("append")
+            .option("bootstrap.servers", options.bootstrap)
+            .option("topic", options.output)
+            .option("producerName", f"aggregate-{query_id}")
+            .option("producerBatch", batch)
+            .save()
+        )
+
     writing = (
-        results.writeStream.format("tailrace")
-        .option("bootstrap.servers", options.bootstrap)
-        .option("topic", options.output)
+        results.writeStream.foreachBatch(write)
         .option("checkpointLocation", options.checkpoint)
         .outputMode(options.mode)
     )
