@@ -202,6 +202,8 @@ class FetchPlan:
         self._jitter = jitter
         self._tags = 0
         self._held_bytes = 0
+        # Whether something that is to be read had no leader when it was last routed.
+        self.is_leaderless = False
         self._paused: dict[TopicPartition, None] = {}
         self.readings: dict[TopicPartition, Reading] = {}
         self.arrivals: deque[Arrival] = deque()
@@ -277,6 +279,7 @@ class FetchPlan:
     def route(self, view: View, *, now_ms: int) -> int:
         """Attach what can be read to its leaders; gives when something else is due."""
         due_ms = NEVER_MS
+        self.is_leaderless = False
         for reading in self.readings.values():
             if reading.is_paused or reading.problem is not None:
                 continue
@@ -338,6 +341,7 @@ class FetchPlan:
         leader, epoch = view.leader_of(reading.partition)
         if leader < 0:
             reading.trouble = f"{reading.partition} has no leader"
+            self.is_leaderless = True
             self._detach(reading)
         elif reading.arrived >= 0 and (reading.broker != leader or reading.leader_epoch < epoch):
             self._detach(reading)

@@ -34,6 +34,8 @@ from tailrace.transport.wire import error_of, to_partition
 from tailrace.v1 import broker_pb2 as pb
 
 LOOK_UP_TIMEOUT_MS: Final = 5_000
+LEADERLESS_MS: Final = 3_000
+"""So long without a leader, and the metadata is asked for elsewhere."""
 # A leader with credit says something every `max_wait_ms`. One that is silent for so many of these
 # (but not for less than the time below) is suspected to hang; in the end the stream is given up.
 SILENT_WAITS: Final = 3
@@ -83,6 +85,7 @@ class Fetcher:
         self._view = _MetadataView(metadata)
         self._tasks = Tasks(on_failure)
         self._streams: dict[int, _BrokerStream] = {}
+        self._leaderless_ms = NEVER_MS
         self._due = asyncio.Event()
 
     async def run(self) -> None:
@@ -91,6 +94,7 @@ class Fetcher:
                 self._due.clear()
                 now_ms = self._clock.monotonic_ms()
                 due_ms = self.plan.route(self._view, now_ms=now_ms)
+                due_ms = min(due_ms, self._look_elsewhere(now_ms))
                 self._look_up()
                 self._serve()
                 if self.plan.arrivals:
@@ -102,6 +106,17 @@ class Fetcher:
                         await self._due.wait()
         finally:
             await self._tasks.close()
+
+    def _look_elsewhere(self, now_ms: int) -> int:
+        """Whom we follow may know nothing new: after a while ask another broker who leads."""
+        if not self.plan.is_leaderless:
+            self._leaderless_ms = NEVER_MS
+            return NEVER_MS
+        self._leaderless_ms = min(self._leaderless_ms, now_ms)
+        if now_ms - self._leaderless_ms >= LEADERLESS_MS:
+            self._leaderless_ms = now_ms
+            self._metadata.refresh()
+        return self._leaderless_ms + LEADERLESS_MS
 
     def poke(self) -> None:
         """Something is to be read anew, or no longer, or elsewhere."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.client.fetch_plan import LATEST
-from tailrace.client.fetcher import Fetcher, FetchSettings
+from tailrace.client.fetcher import LEADERLESS_MS, Fetcher, FetchSettings
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.model import TopicPartition
 from tailrace.record.build import BatchBuilder
@@ -215,5 +215,27 @@ def test_a_leader_that_goes_away_in_the_moment_it_is_to_be_asked(simulate: Any) 
             assert await harness.next() == (0, 0)
             fill(world, "t", 1, 1)
             assert await harness.next() == (1, 0)
+
+    simulate(main)
+
+
+def test_without_a_leader_for_long_another_broker_is_asked(simulate: Any) -> None:
+    """Whom we follow may hear nothing any more (found by a nemesis)."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        world.cluster.move(world.cluster.get("t", 0), -1)
+        async with Harness(world) as harness:
+            asked: list[int] = []
+            harness.metadata.refresh = lambda: asked.append(world.clock.monotonic_ms())  # type: ignore[method-assign]
+            await harness.metadata.topic("t", timeout_ms=5_000)
+            harness.read("t", range(1))
+            await asyncio.sleep(LEADERLESS_MS * 0.9 / 1000)
+            assert asked == []
+            await asyncio.sleep(LEADERLESS_MS * 2 / 1000)
+            assert len(asked) == 2
+            world.cluster.move(world.cluster.get("t", 0), 0)
+            fill(world, "t", 0, 1)
+            assert await harness.next() == (0, 0)
 
     simulate(main)
