@@ -44,6 +44,7 @@ class Witness:
         # As of the last look.
         self._registered: set[BrokerId] = set()
         self._leaving: set[BrokerId] = set()
+        self._looked_to = 0
 
     def acknowledged(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A producer was told that this record is at this offset."""
@@ -136,16 +137,30 @@ class Witness:
             for entry in etcd.snapshot("/brokers/ids/").entries
         ]
         registered = {each.broker_id: each for each in registrations}
+        came = self._came_since_the_last_look()
         for entry in etcd.snapshot("/brokers/topics/").entries:
             known = self._states.get(entry.key)
             if not entry.key.endswith("/state") or (known and known[0] == entry.mod_revision):
                 continue
             state = decode(PartitionState, entry.value, key=entry.key)
             if known is not None:
-                self._check_change(entry.key, known[1], state, {*registered, *self._registered})
+                there = {*registered, *self._registered, *came}
+                self._check_change(entry.key, known[1], state, there)
             self._states[entry.key] = (entry.mod_revision, state)
         self._registered = set(registered)
         self._leaving = {each for each in registered if registered[each].draining}
+
+    def _came_since_the_last_look(self) -> set[BrokerId]:
+        """Brokers that registered meanwhile, though they may be gone again; all: nobody knows."""
+        etcd = self._cluster.etcd.server
+        batch = etcd.next_batch("/brokers/ids/", from_revision=self._looked_to + 1)
+        self._looked_to = etcd.revision
+        if batch is None:
+            return set()
+        if batch.compacted:
+            return {BrokerId(node.number) for node in self._cluster.brokers}
+        entries = [change.entry for change in batch.changes if change.entry is not None]
+        return {decode(BrokerRegistration, each.value, key=each.key).broker_id for each in entries}
 
     def _check_change(
         self, key: str, old: PartitionState, new: PartitionState, registered: set[BrokerId]
