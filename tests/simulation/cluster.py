@@ -145,8 +145,11 @@ class BrokerNode(Node):
             return
 
         async def leave() -> None:
-            await broker.hand_over()
-            await broker.stop()
+            try:
+                await broker.hand_over()
+                await broker.stop()
+            except (TailraceError, OSError) as error:
+                self._say()(f"stopped with an error: {error}")
             # The process ends with it, whether or not anybody still waits for that.
             run_outside(self._ended, process)
 
