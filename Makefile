@@ -20,6 +20,11 @@ MINUTES ?= 2
 # How many processes share the tests.
 WORKERS ?= 2
 
+# The image, and the command that builds it and, where need be, gives it to a cluster. In the lab:
+# make image IMAGE_BUILD='kubelab image . tailrace:0.1.0 -f deploy/docker/Dockerfile'
+IMAGE ?= tailrace:0.1.0
+IMAGE_BUILD ?= docker build -t $(IMAGE) -f deploy/docker/Dockerfile .
+
 PYTEST := $(BIN)/python -m pytest
 SIM_ENV := $(if $(SEEDS),TAILRACE_SEEDS=$(SEEDS)) $(if $(SEED),TAILRACE_SEED=$(SEED)) $(if $(TRACE),TAILRACE_TRACE=$(TRACE))
 TEST_FOLDERS := $(wildcard tests/unit tests/simulation tests/integration)
@@ -28,7 +33,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
+.PHONY: image help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,10 +115,16 @@ nemesis: $(V1)  ## random mixes of faults on real processes under a checked load
 demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is read back
 	$(BIN)/tailrace demo
 
+image:  ## build the image of all services with IMAGE_BUILD (docker by default) as IMAGE
+	$(IMAGE_BUILD)
+
+lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
-	build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-header --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
+	$(LOCK) --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
+	$(LOCK) -c requirements.lock --extra server --extra operator pyproject.toml -o deploy/docker/requirements.txt
+	$(LOCK) -c requirements.lock --extra spark pyproject.toml -o deploy/docker/spark-requirements.txt
+	$(LOCK) -c requirements.lock deploy/docker/build-requirements.in -o deploy/docker/build-requirements.txt
 
 clean:  ## remove all that was made, .venv too
 	rm -rf $(VENV) build dist services/tailrace/v1 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

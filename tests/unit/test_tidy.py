@@ -12,10 +12,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "services" / "tailrace"
+OPERATOR: Final = ROOT / "operators" / "tailrace_operator"
 SPARK: Final = ROOT / "spark-jobs" / "tailrace_spark"
 GENERATED: Final = PACKAGE / "v1"
 # Where the tests of a package are, under tests/unit.
-TESTS: Final = {PACKAGE: "", SPARK: "spark"}
+TESTS: Final = {PACKAGE: "", OPERATOR: "operator", SPARK: "spark"}
 
 FUNCTION_LINES_MAX: Final = 70
 MODULE_LINES_MAX: Final = 700
@@ -47,7 +48,7 @@ def _name(path: Path) -> str:
 
 SOURCES: Final = _modules(*TESTS)
 ALL_PYTHON: Final = [
-    *_modules(ROOT / "services", ROOT / "spark-jobs", ROOT / "tests"),
+    *_modules(ROOT / "services", ROOT / "operators", ROOT / "spark-jobs", ROOT / "tests"),
     ROOT / "hatch_build.py",
 ]
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

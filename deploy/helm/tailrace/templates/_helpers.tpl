@@ -1,0 +1,47 @@
+{{- define "tailrace.cluster" -}}
+{{- .Values.cluster.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "tailrace.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "tailrace.labels" -}}
+app.kubernetes.io/name: tailrace
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "tailrace.etcdName" -}}{{ include "tailrace.cluster" . }}-etcd{{- end -}}
+{{- define "tailrace.operatorName" -}}{{ include "tailrace.cluster" . }}-operator{{- end -}}
+
+{{- define "tailrace.etcdEndpoints" -}}
+{{- if .Values.etcd.enabled -}}
+{{- $name := include "tailrace.etcdName" . -}}
+{{- $ns := .Release.Namespace -}}
+{{- range $i := until (int .Values.etcd.replicas) }}
+- {{ printf "%s-%d.%s.%s.svc:2379" $name $i $name $ns }}
+{{- end -}}
+{{- else -}}
+{{- required "externalEtcd.endpoints is empty and etcd.enabled is false: which etcd?" (.Values.externalEtcd.endpoints | first) | empty | ternary "" "" -}}
+{{- range .Values.externalEtcd.endpoints }}
+- {{ . }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tailrace.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "tailrace.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}

@@ -1,0 +1,88 @@
+"""What the operator asks of a Tailrace cluster, by its administration client.
+
+A cluster that does not answer is an answer too (`Health.reachable`): nothing here raises for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.aio import Admin
+from tailrace.errors import TailraceError
+from tailrace_operator.reconcile import SpreadFailed
+from tailrace_operator.rollout import Health
+
+TIMEOUT_MS: Final = 5_000
+MOVE_TIMEOUT_MS: Final = 30_000
+THROTTLE: Final = "leader.replication.throttled.rate"
+
+
+class ClusterLink:
+    """One cluster; made once, closed at the end."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.problem = ""
+        self._admin: Admin | None = None
+
+    async def admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self.bootstrap, request_timeout_ms=TIMEOUT_MS)
+            await self._admin.start()
+        return self._admin
+
+    async def health(self) -> tuple[Health, frozenset[int]]:
+        """How it is, and which brokers hold replicas."""
+        try:
+            admin = await self.admin()
+            cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
+            moves = await admin.list_reassignments(timeout_ms=TIMEOUT_MS)
+        except TailraceError as error:
+            self.problem = str(error)
+            return Health(), frozenset()
+        self.problem = ""
+        count = {each.value: number for each, number in cluster.health.items()}
+        health = Health(
+            reachable=True,
+            brokers=frozenset(each.broker_id for each in cluster.brokers),
+            controller=cluster.controller_id,
+            partitions=cluster.partitions,
+            under_replicated=count.get("under-replicated", 0),
+            under_min_isr=count.get("under-min-isr", 0),
+            offline=count.get("offline", 0),
+            moving=len(moves),
+        )
+        return health, frozenset(each.broker_id for each in cluster.brokers if each.replicas)
+
+    async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str:
+        """Move replicas to where the rule wants them over these brokers; says what came of it."""
+        try:
+            admin = await self.admin()
+            await admin.alter_config(
+                "brokers",
+                "default",
+                {THROTTLE: str(throttle_bytes)} if throttle_bytes else {},
+                unset=[] if throttle_bytes else [THROTTLE],
+                timeout_ms=TIMEOUT_MS,
+            )
+            moves = await admin.reassign(to_brokers=brokers, timeout_ms=MOVE_TIMEOUT_MS)
+        except TailraceError as error:
+            raise SpreadFailed(str(error)) from error
+        return f"{len(moves)} partitions move"
+
+    async def fence(self, broker_id: int, *, instance: str, reason: str) -> str:
+        """Have the broker that ran in this pod fenced; what came of it, for the log."""
+        try:
+            admin = await self.admin()
+            await admin.fence_broker(
+                broker_id, instance=instance, reason=reason, timeout_ms=TIMEOUT_MS
+            )
+        except TailraceError as error:
+            return f"broker {broker_id} was not fenced: {error}"
+        return f"broker {broker_id} is fenced"
+
+    async def close(self) -> None:
+        if self._admin is not None:
+            await self._admin.close()
+            self._admin = None

@@ -1,0 +1,190 @@
+"""The one door to the Kubernetes API.
+
+Synchronous calls of the official client, run in threads by `Kube`; each has a deadline. What is
+read comes as plain dictionaries, so that all who decide stay free of the client's types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import kubernetes
+from kubernetes.client import ApiException
+from kubernetes.dynamic import DynamicClient
+from kubernetes.dynamic.exceptions import NotFoundError
+from urllib3.exceptions import HTTPError
+
+from tailrace_operator.manifests import Manifest, fingerprint
+from tailrace_operator.spec import GROUP, VERSION
+
+REQUEST_TIMEOUT_S: Final = 15
+FIELD_MANAGER: Final = "tailrace-operator"
+APPLIED: Final = f"{GROUP}/applied"
+OWN_VERSION: Final = f"{GROUP}/{VERSION}"
+EVENT_MESSAGE_MAX: Final = 1_000
+
+T = TypeVar("T")
+
+
+class KubeError(Exception):
+    """The API did not do what was asked; the message says what and why."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Kube:
+    """The API of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        try:
+            kubernetes.config.load_incluster_config()  # type: ignore[no-untyped-call]
+        except kubernetes.config.ConfigException:
+            kubernetes.config.load_kube_config()  # type: ignore[no-untyped-call]
+        self.namespace = namespace
+        self._api: DynamicClient | None = None
+
+    async def list(self, api_version: str, kind: str, selector: str = "") -> list[Manifest]:
+        def ask() -> list[Manifest]:
+            found = self._kind(api_version, kind).get(
+                namespace=self.namespace,
+                label_selector=selector or None,
+                _request_timeout=REQUEST_TIMEOUT_S,
+            )
+            return list(found.to_dict().get("items") or [])
+
+        return await self._do(f"listing {kind}s", ask)
+
+    async def get(self, api_version: str, kind: str, name: str) -> Manifest | None:
+        def ask() -> Manifest | None:
+            try:
+                found = self._kind(api_version, kind).get(
+                    name=name, namespace=self.namespace, _request_timeout=REQUEST_TIMEOUT_S
+                )
+            except NotFoundError:
+                return None
+            return dict(found.to_dict())
+
+        return await self._do(f"reading {kind} {name}", ask)
+
+    async def apply(self, manifest: Manifest) -> bool:
+        """Make or change an object, by server-side apply; whether there was anything to do."""
+        mark = fingerprint(manifest)
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        now = await self.get(manifest["apiVersion"], kind, name)
+        if now is not None and (now["metadata"].get("annotations") or {}).get(APPLIED) == mark:
+            return False
+        metadata = dict(manifest["metadata"])
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED: mark}
+
+        def ask() -> None:
+            self._kind(manifest["apiVersion"], kind).server_side_apply(
+                body={**manifest, "metadata": metadata},
+                namespace=self.namespace,
+                name=name,
+                field_manager=FIELD_MANAGER,
+                force_conflicts=True,
+                _request_timeout=REQUEST_TIMEOUT_S,
+            )
+
+        await self._do(f"applying {kind} {name}", ask)
+        return True
+
+    async def patch(self, api_version: str, kind: str, name: str, patch: Manifest) -> None:
+        def ask() -> None:
+            self._kind(api_version, kind).patch(
+                body=patch,
+                name=name,
+                namespace=self.namespace,
+                content_type="application/merge-patch+json",
+                _request_timeout=REQUEST_TIMEOUT_S,
+            )
+
+        await self._do(f"changing {kind} {name}", ask)
+
+    async def patch_status(self, kind: str, name: str, status: Manifest) -> None:
+        def ask() -> None:
+            resource = self._kind(OWN_VERSION, kind)
+            resource.status.patch(
+                body={"status": status},
+                name=name,
+                namespace=self.namespace,
+                content_type="application/merge-patch+json",
+                _request_timeout=REQUEST_TIMEOUT_S,
+            )
+
+        await self._do(f"writing the status of {kind} {name}", ask)
+
+    async def delete(
+        self, api_version: str, kind: str, name: str, *, uid: str, grace_s: int | None = None
+    ) -> None:
+        """Delete just this object: not one of the same name that was made since."""
+        body: Manifest = {"preconditions": {"uid": uid}}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+
+        def ask() -> None:
+            try:
+                self._kind(api_version, kind).delete(
+                    name=name,
+                    namespace=self.namespace,
+                    body=body,
+                    _request_timeout=REQUEST_TIMEOUT_S,
+                )
+            except NotFoundError:
+                return
+
+        await self._do(f"deleting {kind} {name}", ask)
+
+    async def event(self, about: Manifest, *, reason: str, message: str, warning: bool) -> None:
+        """Tell people, at the object itself."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{about['metadata']['name']}-"},
+            "involvedObject": {
+                "apiVersion": about.get("apiVersion", OWN_VERSION),
+                "kind": about.get("kind", "Cluster"),
+                "name": about["metadata"]["name"],
+                "namespace": self.namespace,
+                "uid": about["metadata"]["uid"],
+            },
+            "reason": reason,
+            "message": message[:EVENT_MESSAGE_MAX],
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "count": 1,
+        }
+
+        def ask() -> None:
+            self._kind("v1", "Event").create(
+                body=body, namespace=self.namespace, _request_timeout=REQUEST_TIMEOUT_S
+            )
+
+        await self._do("telling of an event", ask)
+
+    def _kind(self, api_version: str, kind: str) -> Any:
+        if self._api is None:
+            self._api = DynamicClient(  # type: ignore[no-untyped-call]
+                kubernetes.client.ApiClient()
+            )
+        return self._api.resources.get(api_version=api_version, kind=kind)
+
+    @staticmethod
+    async def _do(what: str, ask: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(ask)
+        except ApiException as error:
+            detail = error.reason or error.status
+            raise KubeError(f"{what}: {detail}: {_first_line(error.body)}", error.status) from error
+        except (HTTPError, OSError) as error:
+            raise KubeError(f"{what}: the Kubernetes API does not answer: {error}") from error
+
+
+def _first_line(body: object) -> str:
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    return text.strip().splitlines()[0][:300] if text.strip() else ""

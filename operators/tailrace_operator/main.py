@@ -1,0 +1,104 @@
+"""`tailrace-operator`: kopf watches and wakes; the loop in `operator` does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import kopf
+
+from tailrace.clock import SystemClock
+from tailrace.runtime import Tasks
+from tailrace_operator.kube import Kube
+from tailrace_operator.operator import Operator
+from tailrace_operator.spec import CLUSTER_LABEL, GROUP, ROLE_LABEL, VERSION
+
+LIVENESS: Final = "http://0.0.0.0:8080/livez"
+# A watch that brings nothing is opened anew after this long, whatever the server thinks of it.
+WATCH_S: Final = 60
+
+log = logging.getLogger("tailrace.operator")
+
+
+class _Running:
+    """What handlers share in this process."""
+
+    operator: Operator
+    tasks: Tasks
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_S + 10
+    settings.posting.enabled = False
+    # The role is of one namespace: to ask for all namespaces would be refused, for a minute.
+    settings.scanning.disabled = True
+    clock = SystemClock()
+
+    def timestamp() -> str:
+        moment = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    _Running.operator = Operator(Kube(namespace()), clock=clock, timestamp=timestamp, say=log.info)
+    _Running.tasks = Tasks(_broken)
+    _Running.tasks.spawn("rounds", _Running.operator.run())
+
+
+@kopf.on.cleanup()
+async def stop(**_: Any) -> None:
+    await _Running.tasks.close()
+    await _Running.operator.close()
+
+
+@kopf.on.event(GROUP, VERSION, "clusters")
+@kopf.on.event(GROUP, VERSION, "topics")
+async def changed(**_: Any) -> None:
+    _Running.operator.wake()
+
+
+@kopf.on.event("pods", labels={CLUSTER_LABEL: kopf.PRESENT, ROLE_LABEL: kopf.PRESENT})
+async def pod_changed(event: Any, body: kopf.Body, **_: Any) -> None:
+    if event["type"] == "DELETED":
+        await _Running.operator.pod_gone(body)
+    else:
+        _Running.operator.wake()
+
+
+@kopf.on.probe(id="alive")
+def alive(**_: Any) -> bool:
+    if not _Running.operator.is_alive:
+        # kopf's answer cannot say no: a process that hears nothing ends, and is started anew.
+        log.error("no list of resources has succeeded for too long: ending")
+        os._exit(1)
+    return True
+
+
+def namespace() -> str:
+    """The namespace to look after."""
+    return os.environ.get("TAILRACE_NAMESPACE", "default")
+
+
+def _broken(name: str, error: BaseException) -> None:
+    log.error("%s ended: %r", name, error)
+    os._exit(1)
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    asyncio.run(
+        kopf.operator(
+            standalone=True,
+            namespaces=[namespace()],
+            liveness_endpoint=LIVENESS,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

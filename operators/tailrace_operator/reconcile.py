@@ -1,0 +1,270 @@
+"""One round for one cluster: look, build, decide, do one thing, say how it stands.
+
+A round reads everything anew and remembers nothing, so it does not matter who made the last one, or
+where it died. What is done: objects as the spec wants them (`manifests`), then the one next step
+(`rollout`), then the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from tailrace_operator.manifests import (
+    BROKER,
+    ROLES,
+    Manifest,
+    build,
+    workload_name,
+)
+from tailrace_operator.rollout import (
+    Health,
+    Observed,
+    Pod,
+    Restart,
+    Scale,
+    Settled,
+    Spread,
+    Step,
+    Wait,
+    next_step,
+)
+from tailrace_operator.spec import (
+    CLUSTER_LABEL,
+    ROLE_LABEL,
+    ClusterSpec,
+    InvalidSpec,
+    read_cluster,
+)
+
+APPS: Final = "apps/v1"
+REVISION_LABEL: Final = "controller-revision-hash"
+
+
+class Api(Protocol):
+    """What is asked of Kubernetes (`kube.Kube`)."""
+
+    async def list(self, api_version: str, kind: str, selector: str = "") -> list[Manifest]: ...
+    async def get(self, api_version: str, kind: str, name: str) -> Manifest | None: ...
+    async def apply(self, manifest: Manifest) -> bool: ...
+    async def patch(self, api_version: str, kind: str, name: str, patch: Manifest) -> None: ...
+    async def patch_status(self, kind: str, name: str, status: Manifest) -> None: ...
+    async def delete(
+        self, api_version: str, kind: str, name: str, *, uid: str, grace_s: int | None = None
+    ) -> None: ...
+    async def event(self, about: Manifest, *, reason: str, message: str, warning: bool) -> None: ...
+
+
+class SpreadFailed(Exception):
+    """Replicas could not be moved; the message says why."""
+
+
+class Link(Protocol):
+    """What is asked of a Tailrace cluster (`clusters.ClusterLink`)."""
+
+    async def health(self) -> tuple[Health, frozenset[int]]: ...
+    async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a round did, for the status and for the log."""
+
+    step: Step
+    health: Health
+    changed: tuple[str, ...] = ()
+
+
+async def reconcile(resource: Manifest, *, api: Api, link: Link, now: str) -> Outcome | None:
+    """Make one round; None when the resource cannot be acted on, which its status then says."""
+    name = resource["metadata"]["name"]
+    try:
+        spec = read_cluster(name, resource["metadata"]["namespace"], resource.get("spec") or {})
+    except InvalidSpec as error:
+        await _write_status(api, resource, _invalid(resource, str(error), now))
+        return None
+    changed = () if spec.paused else await _apply(spec, resource, api)
+    seen = await _observe(spec, resource, api, link)
+    step: Step = Wait("spec.paused is true") if spec.paused else next_step(seen)
+    status = _status(spec, resource, seen, step, now)
+    extra = await _perform(step, spec, resource, api, link)
+    await _write_status(api, resource, {**status, **extra})
+    return Outcome(step=step, health=seen.health, changed=changed)
+
+
+# ---------------------------------------------------------------------------------------- doing
+
+
+async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, ...]:
+    changed = []
+    for manifest in build(spec, resource["metadata"]):
+        wanted = manifest
+        if (
+            manifest["kind"] == "StatefulSet"
+            and manifest["metadata"]["labels"][ROLE_LABEL] == BROKER
+        ):
+            wanted = await _with_brokers_as_they_are(manifest, api)
+        if await api.apply(wanted):
+            changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
+    return tuple(changed)
+
+
+async def _with_brokers_as_they_are(manifest: Manifest, api: Api) -> Manifest:
+    """How many brokers there are changes by steps of its own; the template does not."""
+    now = await api.get(APPS, "StatefulSet", manifest["metadata"]["name"])
+    if now is None:
+        return manifest
+    return {**manifest, "spec": {**manifest["spec"], "replicas": now["spec"]["replicas"]}}
+
+
+async def _perform(
+    step: Step, spec: ClusterSpec, resource: Manifest, api: Api, link: Link
+) -> dict[str, Any]:
+    """Do it, and tell of it; gives what is to stand in the status besides."""
+    match step:
+        case Restart(pod, why):
+            await api.event(resource, reason="Restart", message=why, warning=False)
+            await api.delete("v1", "Pod", pod.name, uid=pod.uid)
+        case Scale(brokers, why):
+            await api.event(resource, reason="Scale", message=why, warning=False)
+            name = workload_name(spec.name, BROKER)
+            await api.patch(APPS, "StatefulSet", name, {"spec": {"replicas": brokers}})
+        case Spread(brokers, why):
+            try:
+                told = await link.spread(brokers, throttle_bytes=spec.throttle_bytes)
+            except SpreadFailed as error:
+                problem = f"{why}, but they cannot be placed: {error}"
+                await api.event(resource, reason="SpreadFailed", message=problem, warning=True)
+                return {"message": problem}
+            await api.event(resource, reason="Spread", message=f"{why}: {told}", warning=False)
+            return {"placedOn": list(brokers)}
+        case Wait() | Settled():
+            pass
+    return {}
+
+
+# --------------------------------------------------------------------------------------- looking
+
+
+async def _observe(spec: ClusterSpec, resource: Manifest, api: Api, link: Link) -> Observed:
+    pods = await api.list("v1", "Pod", f"{CLUSTER_LABEL}={spec.name},{ROLE_LABEL}")
+    sets = {}
+    for role in ROLES:
+        sets[role] = await api.get(APPS, "StatefulSet", workload_name(spec.name, role)) or {}
+    health, holding = await link.health()
+    placed = (resource.get("status") or {}).get("placedOn")
+    return Observed(
+        brokers_wanted=spec.brokers.replicas,
+        brokers_now=int((sets[BROKER].get("spec") or {}).get("replicas") or 0),
+        pods=[pod for each in pods if (pod := _pod(each, sets)) is not None],
+        health=health,
+        placed_on=None if placed is None else frozenset(int(each) for each in placed),
+        holding=holding,
+    )
+
+
+def _pod(pod: Manifest, sets: Mapping[str, Manifest]) -> Pod | None:
+    metadata = pod["metadata"]
+    role = metadata["labels"].get(ROLE_LABEL, "")
+    ordinal = metadata["name"].rpartition("-")[2]
+    if role not in ROLES or not ordinal.isdigit():
+        return None
+    wanted = (sets[role].get("status") or {}).get("updateRevision", "")
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return Pod(
+        name=metadata["name"],
+        role=role,
+        ordinal=int(ordinal),
+        uid=metadata["uid"],
+        ready=any(each["type"] == "Ready" and each["status"] == "True" for each in conditions),
+        terminating="deletionTimestamp" in metadata,
+        outdated=bool(wanted) and metadata["labels"].get(REVISION_LABEL) != wanted,
+    )
+
+
+# ---------------------------------------------------------------------------------------- saying
+
+
+def _status(
+    spec: ClusterSpec, resource: Manifest, seen: Observed, step: Step, now: str
+) -> dict[str, Any]:
+    health = seen.health
+    ready = sum(pod.ready for pod in seen.pods if pod.role == BROKER)
+    up = health.is_whole and len(health.brokers) >= spec.brokers.replicas
+    message = _sentence(step, health)
+    placed = seen.placed_on
+    if placed is None and len(health.brokers) >= spec.brokers.replicas:
+        placed = frozenset(range(spec.brokers.replicas))
+    say = Conditions(resource, message, now)
+    return {
+        "observedGeneration": say.generation,
+        "bootstrap": spec.bootstrap,
+        "brokers": f"{ready}/{spec.brokers.replicas}",
+        "brokerCount": seen.brokers_now,
+        "registered": sorted(health.brokers),
+        "controller": health.controller,
+        "partitions": health.partitions,
+        "underReplicated": health.under_replicated,
+        "underMinIsr": health.under_min_isr,
+        "offline": health.offline,
+        "moving": health.moving,
+        "message": message,
+        **({} if placed is None else {"placedOn": sorted(placed)}),
+        "conditions": [
+            say("Ready", holds=up, reason="Whole" if up else "NotWhole"),
+            say("Progressing", holds=not isinstance(step, Settled), reason=type(step).__name__),
+        ],
+    }
+
+
+def _invalid(resource: Manifest, message: str, now: str) -> dict[str, Any]:
+    say = Conditions(resource, message, now)
+    return {
+        "observedGeneration": say.generation,
+        "message": message,
+        "conditions": [say("Ready", holds=False, reason="InvalidSpec")],
+    }
+
+
+class Conditions:
+    """Makes conditions whose transition time only changes when they do."""
+
+    def __init__(self, resource: Manifest, message: str, now: str) -> None:
+        self.generation = resource["metadata"].get("generation", 0)
+        old = (resource.get("status") or {}).get("conditions") or []
+        self._before = {each.get("type"): each for each in old}
+        self._message = message
+        self._now = now
+
+    def __call__(self, kind: str, *, holds: bool, reason: str) -> dict[str, Any]:
+        status = "True" if holds else "False"
+        before = self._before.get(kind) or {}
+        is_same = before.get("status") == status
+        return {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": self._message,
+            "observedGeneration": self.generation,
+            "lastTransitionTime": before["lastTransitionTime"] if is_same else self._now,
+        }
+
+
+def _sentence(step: Step, health: Health) -> str:
+    if not isinstance(step, Settled):
+        return step.why
+    if not health.reachable:
+        return "the cluster does not answer yet"
+    if health.offline:
+        return f"{health.offline} partitions are offline"
+    if health.under_replicated:
+        return f"{health.under_replicated} partitions are under-replicated"
+    return "all is well"
+
+
+async def _write_status(api: Api, resource: Manifest, status: dict[str, Any]) -> None:
+    """Only when it says something new: a status that is written wakes everybody who watches."""
+    before = resource.get("status") or {}
+    if any(before.get(key) != value for key, value in status.items()):
+        await api.patch_status("Cluster", resource["metadata"]["name"], status)

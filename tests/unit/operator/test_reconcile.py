@@ -1,0 +1,153 @@
+"""Whole rounds against a Kubernetes in memory: from nothing to running, rolls, and deaths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace_operator.reconcile import Outcome, reconcile
+from tailrace_operator.rollout import Settled
+from unit.operator.fake_kubernetes import (
+    FakeCluster,
+    FakeKubernetes,
+    OperatorDied,
+    cluster_resource,
+)
+
+ROUNDS_MAX = 60
+
+
+class Bench:
+    def __init__(self, **spec: Any) -> None:
+        self.api = FakeKubernetes()
+        self.link = FakeCluster(self.api)
+        self.resource = self.api.put(cluster_resource(**spec))
+
+    async def round(self) -> Outcome | None:
+        resource = self.api.objects["Cluster", "events"]
+        outcome = await reconcile(resource, api=self.api, link=self.link, now="now")
+        self.api.settle()
+        return outcome
+
+    async def until_settled(self) -> int:
+        for number in range(ROUNDS_MAX):
+            outcome = await self.round()
+            settled = outcome is not None and isinstance(outcome.step, Settled)
+            if settled and number > 2 and self.ready() == "True":
+                return number
+        raise AssertionError(f"never settled: {self.status['message']}")
+
+    def change(self, **spec: Any) -> None:
+        resource = self.api.objects["Cluster", "events"]
+        resource["spec"] = {**resource["spec"], **spec}
+        resource["metadata"]["generation"] += 1
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.api.objects["Cluster", "events"]["status"]
+        return status
+
+    def ready(self) -> str:
+        conditions = {each["type"]: each["status"] for each in self.status["conditions"]}
+        return str(conditions["Ready"])
+
+
+async def test_from_nothing_to_running() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    assert bench.status["brokers"] == "3/3"
+    assert bench.status["placedOn"] == [0, 1, 2]
+    assert bench.ready() == "True"
+    assert bench.status["message"] == "all is well"
+
+
+async def test_a_round_that_changes_nothing_writes_nothing() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    before = dict(bench.api.objects)
+    events = list(bench.api.events)
+    await bench.round()
+    assert bench.api.objects == before
+    assert bench.api.events == events
+
+
+async def test_a_new_setting_rolls_brokers_one_at_a_time_and_nobody_else() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.change(brokers={"settings": {"segment.bytes": 4096}})
+    await bench.until_settled()
+    assert bench.api.deleted_pods == ["events-broker-0", "events-broker-1", "events-broker-2"]
+    assert bench.ready() == "True"
+
+
+async def test_f24_an_operator_that_dies_anywhere_in_a_roll_is_gone_on_with() -> None:
+    """Kill it after every call there is, one run each: each pod is replaced once, no more."""
+    dies_at = 1
+    while True:
+        bench = Bench()
+        await bench.until_settled()
+        bench.change(image="tailrace:2")
+        start = bench.api.calls
+
+        def die(bench: Bench = bench, at: int = start + dies_at) -> None:
+            if bench.api.calls == at:
+                raise OperatorDied
+
+        bench.api.after_each_call = die
+        died = False
+        try:
+            await bench.until_settled()
+        except OperatorDied:
+            died = True
+            bench.api.settle()
+            await bench.until_settled()
+        assert sorted(bench.api.deleted_pods) == sorted(set(bench.api.deleted_pods))
+        assert len(bench.api.deleted_pods) == 7
+        if not died:
+            break
+        dies_at += 7
+    assert dies_at > 100
+
+
+async def test_scale_out_spreads_and_scale_in_empties_first() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.change(brokers={"replicas": 5})
+    await bench.until_settled()
+    assert bench.link.holding == {0, 1, 2, 3, 4}
+    assert len(bench.api.pods("broker")) == 5
+    bench.change(brokers={"replicas": 3})
+    await bench.until_settled()
+    assert bench.link.holding == {0, 1, 2}
+    assert len(bench.api.pods("broker")) == 3
+    assert bench.status["placedOn"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("spec", [{"image": ""}, {"etcd": {"endpoints": []}}])
+async def test_a_resource_that_cannot_be_is_told_so(spec: dict[str, Any]) -> None:
+    bench = Bench(**spec)
+    assert await bench.round() is None
+    assert bench.ready() == "False"
+    assert "spec." in bench.status["message"]
+
+
+async def test_a_paused_cluster_is_watched_and_left_alone() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.change(paused=True, image="tailrace:9")
+    for _ in range(3):
+        await bench.round()
+    assert not bench.api.deleted_pods
+    assert bench.status["message"] == "spec.paused is true"
+
+
+async def test_f25_a_cluster_that_does_not_answer_is_not_touched() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.link.reachable = False
+    bench.change(image="tailrace:2")
+    for _ in range(5):
+        await bench.round()
+    assert not bench.api.deleted_pods
+    assert bench.ready() == "False"

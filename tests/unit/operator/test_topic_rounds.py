@@ -1,0 +1,87 @@
+"""Topic resources against the shipped controller and brokers, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulation.cluster import SimCluster
+from simulation.loop import LoopClock, SimLoop
+from tailrace.client.admin import AdminCore
+from tailrace_operator.spec import read_topic
+from tailrace_operator.topic_rounds import TopicRounds
+from unit.operator.fake_kubernetes import FakeKubernetes, cluster_resource
+
+
+class SimLink:
+    """As much of a link as topics need."""
+
+    def __init__(self, admin: AdminCore) -> None:
+        self._admin = admin
+
+    async def admin(self) -> AdminCore:
+        return self._admin
+
+
+class Bench:
+    def __init__(self, admin: AdminCore) -> None:
+        self.admin = admin
+        self.api = FakeKubernetes()
+        self.cluster = self.api.put(cluster_resource())
+        self.topics: dict[str, dict[str, Any]] = {}
+
+    def ask(self, name: str, **spec: Any) -> None:
+        resource = {"kind": "Topic", "metadata": {"name": name}, "spec": spec}
+        self.topics[name] = self.api.put(resource)
+
+    async def round(self) -> None:
+        wanted = [
+            (read_topic(name, {"cluster": "events", **each["spec"]}), each)
+            for name, each in self.topics.items()
+        ]
+        rounds = TopicRounds(self.api, SimLink(self.admin), self.cluster, "now")  # type: ignore[arg-type]
+        await rounds.play(wanted)
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.objects["Topic", name]["status"]
+        return found
+
+
+def test_a_topic_lives_as_its_resource_says() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = SimCluster(loop)
+        cluster.start_all()
+        await cluster.active_controller()
+        process, host, rng = cluster.client_host("operator")
+
+        async def play() -> None:
+            admin = AdminCore(cluster.bootstrap, network=host, clock=LoopClock(loop), rng=rng)
+            await admin.start()
+            bench = Bench(admin)
+            await admin.create_topic("stranger", partitions=1)
+            bench.ask("orders", partitions=2, replicas=3)
+            await bench.round()
+            assert bench.status("orders")["partitions"] == 2
+            assert bench.status("orders")["isr"] == "6/6"
+            bench.ask("orders", partitions=4, config={"retention.ms": 5})
+            await bench.round()
+            await bench.round()
+            topic = await admin.describe_topic("orders")
+            assert (len(topic.partitions), topic.config) == (4, {"retention.ms": "5"})
+            bench.ask("too-many", replicas=9)
+            await bench.round()
+            assert "9" in bench.status("too-many")["message"]
+            bench.ask("again", topicName="orders")
+            await bench.round()
+            assert bench.status("again")["message"] == "Topic orders has this topic already"
+            bench.ask("foreign", topicName="stranger")
+            await bench.round()
+            bench.topics.clear()
+            await bench.round()
+            # What the operator did not make stays, whoever asked for it.
+            left = [each for each in await admin.describe_topics() if not each.deleting]
+            assert [each.topic for each in left] == ["stranger"]
+            await admin.close()
+
+        await process.spawn("operator", play())
+
+    SimLoop(1).run(main)
