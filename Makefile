@@ -33,7 +33,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: image help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
+.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,7 +72,7 @@ lint-fast: $(V1)  ## the quick half of lint, which pre-commit runs
 	$(BIN)/buf format -d --exit-code proto
 
 test: $(V1)  ## run all tests that need nothing but this machine
-	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e" $(TEST_FOLDERS)
+	$(SIM_ENV) $(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e and not by_hand" $(TEST_FOLDERS)
 
 sim: $(V1)  ## run the simulations (SEEDS=1000 for more, SEED=7 TRACE=1 to replay one)
 	$(SIM_ENV) $(PYTEST) -q $(if $(SEED)$(TRACE),-s,-n $(WORKERS)) $(if $(SEED),-m seeded) tests/simulation
@@ -84,8 +84,11 @@ mutants: $(V1)  ## break the rules of the cluster one by one, and see which seed
 integration: $(V1)  ## run the tests with real processes and disks
 	$(PYTEST) -q tests/integration
 
+by-hand: $(V1)  ## run the tests that take minutes: Spark drivers that die, jobs end to end, expansion, turmoil
+	$(PYTEST) -q -m by_hand tests/integration
+
 cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
-	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e" --cov --cov-report= $(TEST_FOLDERS)
+	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e and not by_hand" --cov --cov-report= $(TEST_FOLDERS)
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=85
 

@@ -161,7 +161,7 @@ def test_a_cluster_in_the_foreground_and_after_a_crash(tailrace: Tailrace) -> No
         assert "ended without `down`: going on with its data" in said
         assert tailrace("consume", "kept") == "a record\n"
         pids = [each["pid"] for each in tailrace.processes().values()]
-        assert len(pids) == 3
+        assert len(pids) == 4
         up.send_signal(signal.SIGINT)
         _said_until(up, "Stopping.")
     assert up.returncode == 0

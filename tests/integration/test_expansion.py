@@ -28,7 +28,7 @@ THROTTLE = "1M"
 MOVE_TIMEOUT_S = 150.0
 
 
-@pytest.mark.slow
+@pytest.mark.by_hand
 @pytest.mark.timeout(600)
 def test_expansion_and_back_loses_nothing_and_ends_where_the_rule_says(tmp_path: Path) -> None:
     dev = start(tmp_path / "cluster")

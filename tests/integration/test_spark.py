@@ -287,6 +287,7 @@ def _until_written(topic: Topic, records: int, driver: subprocess.Popen[str]) ->
             time.sleep(0.02)
 
 
+@pytest.mark.by_hand
 def test_a_driver_dies_and_a_second_one_takes_over(
     dev: DevCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -327,6 +328,7 @@ def _job(name: str) -> Any:
     return run
 
 
+@pytest.mark.by_hand
 def test_archive_audit_and_replay(
     dev: DevCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,6 +364,7 @@ def test_archive_audit_and_replay(
     assert audit(source, *mirror) == 1
 
 
+@pytest.mark.by_hand
 def test_aggregate(
     dev: DevCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

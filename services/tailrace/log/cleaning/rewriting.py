@@ -197,8 +197,9 @@ class Rewriter:
         self.bytes_written += header.length
 
     def _close_output(self, end_offset: int) -> None:
-        self._cover(end_offset)
+        # Without one no segment was begun: there is nothing to cover either.
         if self._output is not None:
+            self._cover(end_offset)
             self.outputs.append(self._output.close(end_offset))
             self._output = None
 
