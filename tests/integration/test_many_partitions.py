@@ -23,7 +23,7 @@ OPEN_FILES_MAX = 64
 OTHER_DESCRIPTORS_MAX = 8
 """The lock of the folder, and what stands open for a moment: a checkpoint, a folder."""
 IDLE_BYTES_PER_PARTITION_MAX = 4 * 1024
-ACTIVE_BYTES_PER_PARTITION_MAX = 5 * 1024
+ACTIVE_BYTES_PER_PARTITION_MAX = 8 * 1024
 
 
 class CountedFile(OsFile):
