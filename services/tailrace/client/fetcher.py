@@ -158,6 +158,23 @@ class Fetcher:
     async def _read(self, mine: _BrokerStream) -> None:
         """Read from one broker until the stream breaks or nothing is wanted from it."""
         broker, trouble = mine.broker, ""
+        try:
+            await self._read_on(mine)
+        except TailraceError as error:
+            trouble = str(error)
+        finally:
+            # Nothing is waited for here: whoever ends this task, the stream is known to be gone.
+            del self._streams[broker]
+            self.plan.closed(
+                broker,
+                spoke=mine.spoke or mine.is_left,
+                trouble=trouble,
+                now_ms=self._clock.monotonic_ms(),
+            )
+            self._due.set()
+
+    async def _read_on(self, mine: _BrokerStream) -> None:
+        broker = mine.broker
         channel = self._network.channel(mine.address)
         stream: _FetchStream = channel.open(methods.BROKER_FETCH)
         mine.heard_ms = self._clock.monotonic_ms()
@@ -175,20 +192,12 @@ class Fetcher:
                 # Above its quota a client hears nothing for a while.
                 mine.heard_ms = self._clock.monotonic_ms() + response.throttle_ms
                 self._receive(broker, response)
-        except TailraceError as error:
-            trouble = str(error)
         finally:
+            # It ends already: it must not be broken off in the middle of that.
+            mine.is_open = False
             stream.cancel()
             await tasks.close()
             await channel.close()
-            del self._streams[broker]
-            self.plan.closed(
-                broker,
-                spoke=mine.spoke or mine.is_left,
-                trouble=trouble,
-                now_ms=self._clock.monotonic_ms(),
-            )
-            self._due.set()
 
     async def _tell(self, mine: _BrokerStream, stream: _FetchStream) -> None:
         """Tell the broker what is read elsewhere from now on, and give it credit."""

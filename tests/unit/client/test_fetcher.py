@@ -239,3 +239,46 @@ def test_without_a_leader_for_long_another_broker_is_asked(simulate: Any) -> Non
             assert await harness.next() == (0, 0)
 
     simulate(main)
+
+
+class SlowToClose:
+    """A network whose channels take their time to close."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+
+    def channel(self, address: str) -> Any:
+        channel = self._network.channel(address)
+        close = channel.close
+
+        async def slowly() -> None:
+            await asyncio.sleep(0.3)
+            await close()
+
+        channel.close = slowly
+        return channel
+
+
+def test_a_stream_that_is_not_wanted_while_it_ends_is_opened_again_later(simulate: Any) -> None:
+    """A leader dies, another leads, then the first one again: its stream must not be lost."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        log = world.cluster.get("t", 0)
+        world.cluster.move(log, 0)
+        async with Harness(world) as harness:
+            harness.fetcher._network = SlowToClose(world.host)  # type: ignore[assignment]
+            fill(world, "t", 0, 1)
+            harness.read("t", range(1))
+            assert await harness.next() == (0, 0)
+            world.network.break_connections("client", "b0")
+            await asyncio.sleep(0.1)
+            world.cluster.move(log, 1)
+            fill(world, "t", 0, 1)
+            assert await harness.next() == (0, 1)
+            world.cluster.move(log, 0)
+            fill(world, "t", 0, 1)
+            async with asyncio.timeout(60):
+                assert await harness.next() == (0, 2)
+
+    simulate(main)
