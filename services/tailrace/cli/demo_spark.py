@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Aggregation:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stop_file = folder / "aggregate-may-stop"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.missing = ""
 
     async def start(self, bootstrap: str, topic: str) -> None:
@@ -52,7 +53,8 @@ class Aggregation:
         if job is None or find_spec("pyspark") is None:
             self.missing = "pyspark is not installed: pip install 'tailrace[spark]'"
             return
-        self._process = await asyncio.create_subprocess_exec(
+        # Not by the loop: uvloop forks by itself, and what gRPC does then may crash the child.
+        command = (
             *(sys.executable, str(job), "--bootstrap", bootstrap, "--master", "local[2]"),
             *("--topic", topic, "--output", OUTPUT, "--schema", SCHEMA, "--group-by", "shop"),
             *("--aggregate", f"count(*) as {COUNT}", "--aggregate", "sum(amount) as amount"),
@@ -62,9 +64,13 @@ class Aggregation:
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
             *("--conf", "spark.driver.host=127.0.0.1"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+        )
+        self._process = await asyncio.to_thread(
+            subprocess.Popen,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
         )
 
@@ -75,9 +81,8 @@ class Aggregation:
             return Outcome(missing=self.missing)
         self._stop_file.touch()
         try:
-            async with asyncio.timeout(JOB_TIMEOUT_S):
-                out, err = await process.communicate()
-        except TimeoutError:
+            out, err = await asyncio.to_thread(process.communicate, timeout=JOB_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
             return Outcome(failure=f"the job was not done within {JOB_TIMEOUT_S:.0f} s")
         finally:
             await self.close()
@@ -86,10 +91,15 @@ class Aggregation:
     async def close(self) -> None:
         """End it with its JVM and its workers, whatever they do."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
+        if process is None:
+            return
+        if process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await asyncio.to_thread(process.wait)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def outcome(code: int, out: str, err: str) -> Outcome:
