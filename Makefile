@@ -33,7 +33,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload fuzz nemesis demo lock clean
+.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
 
 bench-overload: $(V1)  ## ask three real brokers for far more than they can carry (MINUTES=5)
 	PYTHONPATH=tests timeout 1800 $(BIN)/python tests/bench/bench_overload.py --minutes $(or $(MINUTES),1)
+
+bench-endurance: $(V1)  ## mixed load on 1,000 partitions for MINUTES=60, and the memory of every process
+	PYTHONPATH=tests $(BIN)/python tests/bench/bench_endurance.py --minutes $(MINUTES)
 
 bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
