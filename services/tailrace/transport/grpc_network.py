@@ -96,14 +96,24 @@ class GrpcNetwork:
         """`limits`: those of its servers; without, they let in whatever comes."""
         self._limits = limits
         self._shared: dict[str, _SharedChannel] = {}
+        # Those that were given up for a fresh one and still have users.
+        self._given_up: dict[_SharedChannel, None] = {}
 
     def channel(self, address: str) -> GrpcChannel:
         split_address(address)
+        return GrpcChannel(self, self.join(address))
+
+    def join(self, address: str) -> _SharedChannel:
+        """For GrpcChannel: one user more, of a connection that is there or tried at once."""
         shared = self._shared.get(address)
+        if shared is not None and shared.waits_in_vain():
+            # Its users keep it until they are done with it.
+            self._given_up[shared] = None
+            shared = None
         if shared is None:
             shared = self._shared[address] = _SharedChannel(address)
         shared.users += 1
-        return GrpcChannel(self, shared)
+        return shared
 
     async def serve(self, address: str, handlers: Mapping[Method[Any, Any], Handler]) -> GrpcServer:
         # gRPC does not say why it cannot listen, but for a line on the console: try before it does.
@@ -126,15 +136,18 @@ class GrpcNetwork:
 
     async def close(self) -> None:
         """Close what is still open; servers are stopped by those who started them."""
-        while self._shared:
-            _, shared = self._shared.popitem()
+        for shared in [*self._shared.values(), *self._given_up]:
             await shared.close()
+        self._shared.clear()
+        self._given_up.clear()
 
     async def release(self, shared: _SharedChannel) -> None:
         """For GrpcChannel: one user less."""
         shared.users -= 1
-        if shared.users == 0 and self._shared.get(shared.address) is shared:
-            del self._shared[shared.address]
+        if shared.users == 0:
+            self._given_up.pop(shared, None)
+            if self._shared.get(shared.address) is shared:
+                del self._shared[shared.address]
             await shared.close()
 
 
@@ -151,6 +164,9 @@ class GrpcChannel:
 
     async def call(self, method: Method[Q, R], request: Q, *, timeout_ms: int) -> R:
         self._check_open()
+        if self._shared.waits_in_vain():
+            old, self._shared = self._shared, self._network.join(self.address)
+            await self._network.release(old)
         callable_ = self._shared.callable(method)
         try:
             call = callable_(request, timeout=timeout_ms / 1_000)
@@ -240,6 +256,18 @@ class _SharedChannel:
         self.users = 0
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._callables: dict[Method[Any, Any], Any] = {}
+        self._born_s = asyncio.get_running_loop().time()
+
+    def waits_in_vain(self) -> bool:
+        """It failed to connect and lets time pass until it tries again.
+
+        Who asks for a connection has reason to believe that there is somebody now: a broker that
+        has just come back must not be out of reach for as long as it was tried without success.
+        """
+        if self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            return False
+        age_s = asyncio.get_running_loop().time() - self._born_s
+        return age_s >= RECONNECT_MS_MIN / 1_000
 
     def callable(self, method: Method[Any, Any]) -> Any:
         found = self._callables.get(method)

@@ -160,6 +160,36 @@ async def test_a_call_fails_fast_when_nobody_listens_and_works_soon_after_somebo
             await asyncio.sleep(0.01)
     assert loop.time() - began < 2 * grpc_network.RECONNECT_MS_MAX / 1_000
     await network.close()
+    assert not network._given_up
+    await server.stop(grace_ms=0)
+
+
+async def test_whoever_comes_back_is_reached_by_the_first_who_asks_for_a_connection() -> None:
+    """Others failed before: gRPC would wait longer and longer before it looked again."""
+
+    async def talk(stream: Talk) -> None:
+        while (message := await stream.recv()) is not None:
+            await stream.send(message)
+
+    network = GrpcNetwork()
+    server = await network.serve("127.0.0.1:0", {ECHO: echo, TALK: talk})
+    address = server.address
+    await server.stop(grace_ms=0)
+    stubborn = network.channel(address)
+    for _ in range(20):
+        with pytest.raises(Unreachable):
+            await stubborn.open(TALK).recv()
+        await asyncio.sleep(0.05)
+    server = await network.serve(address, {ECHO: echo, TALK: talk})
+    newcomer = network.channel(address)
+    stream = newcomer.open(TALK)
+    await stream.send(b"hello")
+    assert await stream.recv() == b"hello"
+    assert await stubborn.call(ECHO, b"so can", timeout_ms=1_000) == b"so can"
+    await newcomer.close()
+    await stubborn.close()
+    assert not network._given_up
+    assert not network._shared
     await server.stop(grace_ms=0)
 
 
