@@ -87,6 +87,13 @@ integration: $(V1)  ## run the tests with real processes and disks
 by-hand: $(V1)  ## run the tests that take minutes: Spark drivers that die, jobs end to end, expansion, turmoil
 	$(PYTEST) -q -m by_hand tests/integration
 
+.PHONY: spark-proof bench-spark
+spark-proof: $(V1)  ## kill leaders, drivers, executors and workers under Spark, RUNS=10 times each (an hour or two)
+	PYTHONPATH=services:spark-jobs:tests $(BIN)/python tests/bench/spark_proof.py --runs $(or $(RUNS),10)
+
+bench-spark: $(V1)  ## measure Spark on Tailrace beside its own connector on Kafka (needs Java and Maven)
+	PYTHONPATH=services:spark-jobs:tests timeout 3600 $(BIN)/python tests/bench/bench_spark.py
+
 cover: $(V1)  ## measure coverage: all lines of the pure modules, 85 % elsewhere
 	$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not e2e and not by_hand" --cov --cov-report= $(TEST_FOLDERS)
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100

@@ -128,6 +128,7 @@ class Cluster:
             wanted.topic,
             wanted.partition,
             wanted.start,
+            end=wanted.end,
             network=self.network,
             clock=self.clock,
             rng=self.rng,

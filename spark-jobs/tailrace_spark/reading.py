@@ -88,6 +88,7 @@ class _Reading:
 
     def close(self) -> None:
         self._cluster.run(self._reader.close())
+        _LOG.debug("%s: read, %d bytes came", self._wanted, self._reader.received_bytes)
 
     async def _chunk(self) -> list[Fetched] | None:
         reader, end = self._reader, self._wanted.end

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,25 +18,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from typer.testing import CliRunner
 
 from integration.cluster_harness import start, stop
+from integration.spark_harness import ROOT, Topic, local_session
 from tailrace import Admin, Producer
+from tailrace.cli.main import app
 from tailrace.dev.cluster import DevCluster
+from tailrace.model import TopicPartition
 from tailrace_spark import progress
-from tailrace_spark.session import session
-from tailrace_spark.source import TailraceSource
+from tailrace_spark.source import FilteringSource, TailraceSource
 
-ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = int(os.environ.get("TAILRACE_SPARK_ROUNDS", "1"))
+RUNNER = CliRunner()
 VALUE_BYTES = 10_000_000
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(900 + 120 * ROUNDS),
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("spark"),
     # Of pyspark and py4j, not ours.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -50,71 +50,22 @@ _topics = count()
 
 @pytest.fixture(scope="module")
 def dev(memory_folder: Path) -> Iterator[DevCluster]:
-    running = start(memory_folder / "cluster", coordinators=1)
+    running = start(
+        memory_folder / "cluster",
+        coordinators=1,
+        log_cleaner_backoff_ms="200",
+        log_retention_clock_settle_ms="1000",
+        log_retention_check_interval_ms="500",
+    )
     yield running
     stop(running)
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    made = session(
-        "tests",
-        master="local[2]",
-        config={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.streaming.pollingDelay": "5ms",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-        },
-    )
-    made.sparkContext.setLogLevel("OFF")
+    made = local_session("tests")
     yield made
     made.stop()
-
-
-class Topic:
-    """A topic of its own for a test."""
-
-    def __init__(self, dev: DevCluster, partitions: int = 3, **config: str) -> None:
-        self.bootstrap = dev.state.bootstrap
-        self.name = f"spark-{next(_topics)}"
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        with Admin(self.bootstrap) as admin:
-            admin.create_topic(self.name, partitions=partitions, config=settings)
-
-    def fill(self, records: int, first: int = 0, **more: Any) -> None:
-        """Values are numbers as text; keys are one of a hundred."""
-        numbers = range(first, first + records)
-        table = pa.table(
-            {
-                "key": pa.array([b"k%d" % (each % 100) for each in numbers], pa.binary()),
-                "value": pa.array([b"%d" % each for each in numbers], pa.binary()),
-            }
-        )
-        with Producer(self.bootstrap, **more) as producer:
-            producer.send_batch(self.name, table).result(60)
-
-    def read(self, spark: SparkSession, **options: str) -> DataFrame:
-        reader: DataFrameReader = self._with(spark.read, **options)
-        return reader.load()
-
-    def stream(self, spark: SparkSession, **options: str) -> DataFrame:
-        given = {"startingOffsets": "earliest", **options}
-        reader: DataStreamReader = self._with(spark.readStream, **given)
-        return reader.load()
-
-    def numbers(self, spark: SparkSession) -> list[int]:
-        """The values of all records, sorted."""
-        table = self.read(spark).select("value").toArrow()
-        rows: list[Any] = table.column("value").to_pylist()
-        return sorted(int(each) for each in rows)
-
-    def _with(self, reader: Any, **options: str) -> Any:
-        reader = reader.format("tailrace").option("bootstrap.servers", self.bootstrap)
-        for name, value in {"subscribe": self.name, **options}.items():
-            reader = reader.option(name, value)
-        return reader
 
 
 def _copy(rows: DataFrame, target: Topic, checkpoint: Path, **options: str) -> Any:
@@ -190,6 +141,91 @@ def test_two_hundred_partitions(dev: DevCluster, spark: SparkSession) -> None:
     assert topic.numbers(spark) == list(range(2_000))
 
 
+def test_a_compacted_topic_has_gaps(dev: DevCluster, spark: SparkSession) -> None:
+    """What is left of it is read once, by one task or by several, with the right offsets."""
+    topic = Topic(
+        dev,
+        partitions=1,
+        cleanup_policy="compact",
+        segment_bytes=str(1 << 20),
+        min_cleanable_dirty_ratio="0.1",
+    )
+    records = 300_000
+    topic.fill(records)
+    end = time.monotonic() + 120
+    while (
+        whole := topic.read(spark).select("key", "value", "offset").toArrow()
+    ).num_rows == records:
+        assert time.monotonic() < end, "nothing was compacted"
+        time.sleep(0.2)
+    values: list[Any] = whole.column("value").to_pylist()
+    numbers = [int(each) for each in values]
+    last = {each % 100: each for each in numbers}
+    assert last == {number % 100: number for number in range(records - 100, records)}
+    # The number of a record is its offset, since there is one partition.
+    assert numbers == whole.column("offset").to_pylist()
+    split = topic.read(spark, minPartitions="5", endingOffsets=_json(topic, records // 2))
+    offsets = [row["offset"] for row in split.select("offset").orderBy("offset").collect()]
+    # It may have been compacted further meanwhile.
+    assert offsets == sorted(set(offsets))
+    assert set(offsets) <= set(numbers)
+
+
+def _json(topic: Topic, offset: int) -> str:
+    return json.dumps({topic.name: {"0": offset}})
+
+
+def test_a_range_of_time_fetches_little(dev: DevCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a day of records, the bytes of an hour; as a task of Spark would, without Spark."""
+    topic = Topic(dev, partitions=1, message_timestamp_type="CreateTime")
+    midnight_ms, hour_ms, records = 1_704_067_200_000, 3_600_000, 2_000
+    with Producer(topic.bootstrap) as producer:
+        for hour in range(24):
+            table = pa.table(
+                {
+                    "value": pa.array([b"x" * 100] * records, pa.binary()),
+                    "timestamp": pa.array([midnight_ms + hour * hour_ms] * records, pa.int64()),
+                }
+            )
+            producer.send_batch(topic.name, table).result(60)
+    source = FilteringSource({"bootstrap.servers": topic.bootstrap, "subscribe": topic.name})
+    schema = StructType([StructField("offset", LongType())])
+
+    def fetched(*filters: Filter) -> tuple[int, int]:
+        """Rows and bytes that come with these filters."""
+        caplog.clear()
+        reader: Any = source.reader(schema)
+        reader.pushFilters(list(filters))
+        with caplog.at_level("DEBUG", "tailrace_spark.reading"):
+            rows = sum(
+                batch.num_rows for each in reader.partitions() for batch in reader.read(each)
+            )
+        return rows, sum(int(each) for each in re.findall(r"(\d+) bytes came", caplog.text))
+
+    rows, whole = fetched()
+    assert rows == 24 * records
+    late = datetime.fromtimestamp((midnight_ms + 22 * hour_ms) / 1000, UTC)
+    rows, some = fetched(GreaterThanOrEqual(("timestamp",), late))
+    assert rows == 2 * records
+    assert some < whole / 10
+    rows, few = fetched(
+        GreaterThanOrEqual(("offset",), 5_000), LessThan(("offset",), 5_000 + records)
+    )
+    assert rows == records
+    assert few < whole / 10
+
+
+def test_what_was_deleted_before_it_was_read(dev: DevCluster, spark: SparkSession) -> None:
+    topic = Topic(dev, partitions=1)
+    topic.fill(1_000)
+    with Admin(topic.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic.name, 0): 600})
+    start_at = _json(topic, 100)
+    with pytest.raises(PySparkException, match="500 records are lost: the log starts at 600 now"):
+        topic.read(spark, startingOffsets=start_at).count()
+    assert topic.read(spark, startingOffsets=start_at, failOnDataLoss="false").count() == 400
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -210,6 +246,25 @@ def test_what_is_wrong_is_told_soon_and_by_name(
     assert time.monotonic() - begun < 120
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "no-such-topic"}, "topic: there is no topic 'no-such-topic'"),
+        ({"topics": "x"}, "do you mean topic"),
+        ({"bootstrap.servers": "127.0.0.1:1", "metadataTimeoutMs": "1000"}, "127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_with_a_write_is_told_soon_and_by_name(
+    dev: DevCluster, spark: SparkSession, options: dict[str, str], message: str
+) -> None:
+    begun = time.monotonic()
+    given = {"bootstrap.servers": dev.state.bootstrap, "topic": "x", **options}
+    rows = spark.range(3).selectExpr("cast(id as string) as value")
+    with pytest.raises(PySparkException, match=message):
+        rows.write.format("tailrace").mode("append").options(**given).save()
+    assert time.monotonic() - begun < 120
+
+
 def test_a_leader_dies_in_the_middle(dev: DevCluster, spark: SparkSession, tmp_path: Path) -> None:
     """Source and sink both lose a leader; every row is in the target once."""
     source, target = Topic(dev), Topic(dev)
@@ -227,91 +282,6 @@ def test_a_leader_dies_in_the_middle(dev: DevCluster, spark: SparkSession, tmp_p
         assert target.numbers(spark) == list(range(120_000))
     finally:
         asyncio.run(dev.start(f"broker-{leader}"))
-
-
-COPY = """
-import sys, time
-from tailrace_spark import progress
-from tailrace_spark.session import session
-from tailrace_spark.source import TailraceSource
-bootstrap, source, target, checkpoint, ready = sys.argv[1:]
-spark = session("copy", master="local[2]", config={"spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2"})
-rows = (spark.readStream.format("tailrace").option("bootstrap.servers", bootstrap)
-    .option("subscribe", source).option("startingOffsets", "earliest")
-    .option("maxOffsetsPerTrigger", "20000").load())
-# A shuffle: the rows of a task come in another order each time it runs.
-query = (rows.select("key", "value").repartition(2, "value").writeStream.format("tailrace")
-    .option("bootstrap.servers", bootstrap).option("topic", target)
-    .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
-open(ready, "w").close()
-query.awaitTermination()
-print("done", flush=True)
-"""
-
-
-def _driver(source: Topic, target: Topic, checkpoint: Path, ready: Path) -> subprocess.Popen[str]:
-    folders = [str(ROOT / "services"), str(ROOT / "spark-jobs")]
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-c", COPY, source.bootstrap, source.name, target.name),
-            *(str(checkpoint), str(ready)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": ":".join(folders)},
-    )
-
-
-def _end(driver: subprocess.Popen[str]) -> None:
-    """Kill a driver, its JVM and its workers: they are one session of processes."""
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-    assert driver.stdout is not None
-    driver.stdout.close()
-
-
-def _end_offset(topic: Topic) -> int:
-    with Admin(topic.bootstrap) as admin:
-        return sum(each.offset for each in admin.list_offsets(topic.name).values())
-
-
-def _until_written(topic: Topic, records: int, driver: subprocess.Popen[str]) -> None:
-    """The driver is in the middle of its work; a driver that ended by itself is a failure."""
-    with Admin(topic.bootstrap) as admin:
-        while sum(each.offset for each in admin.list_offsets(topic.name).values()) < records:
-            assert driver.poll() is None, f"the driver ended by itself: {driver.returncode}"
-            time.sleep(0.02)
-
-
-@pytest.mark.by_hand
-def test_a_driver_dies_and_a_second_one_takes_over(
-    dev: DevCluster, spark: SparkSession, tmp_path: Path
-) -> None:
-    """SIGKILL in the middle of a micro-batch; the next driver finishes from the checkpoint."""
-    records = 100_000
-    source = Topic(dev)
-    source.fill(records)
-    for number in range(ROUNDS):
-        target, folder = Topic(dev), tmp_path / str(number)
-        folder.mkdir()
-        first = _driver(source, target, folder / "checkpoint", folder / "ready")
-        try:
-            _until_written(target, records // 3, first)
-        finally:
-            _end(first)
-        assert _end_offset(target) < records
-        _copy(
-            source.stream(spark, maxOffsetsPerTrigger="20000")
-            .select("key", "value")
-            .repartition(2, "value"),
-            target,
-            folder / "checkpoint",
-        ).awaitTermination(600)
-        assert target.numbers(spark) == list(range(records))
 
 
 def _job(name: str) -> Any:
@@ -431,6 +401,10 @@ def test_lag_is_shown_as_that_of_a_named_reader(
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(60))
     reader.commit(end)
     reader.stop()
+    told = RUNNER.invoke(app, ["groups", "list", "--bootstrap", topic.bootstrap])
+    assert re.search(rf"{topic.name}\b.*\breader\b", told.output), told.output
+    told = RUNNER.invoke(app, ["groups", "describe", topic.name, "--bootstrap", topic.bootstrap])
+    assert re.search(rf"{topic.name}\b.*\b60\b.*\b100\b.*\b40\b", told.output), told.output
     with Admin(topic.bootstrap) as admin:
         shown = admin.describe_group(topic.name)
     assert shown.kind == "reader"

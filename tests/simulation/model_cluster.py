@@ -563,6 +563,8 @@ class _FetchSession:
             header = entry.header
             if header.next_offset <= offset or header.next_offset > log.committed:
                 continue
+            if wanted.end_offset and header.base_offset >= wanted.end_offset:
+                break
             if data and len(data) + header.length > room:
                 break
             data += entry.data

@@ -14,7 +14,7 @@ from typing import Final
 
 from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
-from tailrace.broker.log_reads import LogReads, is_cold
+from tailrace.broker.log_reads import LogRead, LogReads, is_cold
 from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
@@ -40,6 +40,7 @@ from tailrace.v1 import broker_pb2 as pb
 
 DEFAULT_MAX_WAIT_MS: Final = 500
 DEFAULT_PARTITION_BYTES: Final = 1 << 20
+NO_END: Final = 2**63 - 1
 
 
 class FetchService:
@@ -74,13 +75,19 @@ class FetchService:
 class _Reading:
     """Where one partition is being read."""
 
-    __slots__ = ("bytes_max", "hosted", "offset", "tag")
+    __slots__ = ("bytes_max", "end", "hosted", "offset", "tag")
 
-    def __init__(self, hosted: Hosted, offset: int, bytes_max: int, tag: int) -> None:
+    def __init__(self, hosted: Hosted, wanted: pb.FetchPartition) -> None:
         self.hosted = hosted
-        self.offset = offset
-        self.bytes_max = bytes_max
-        self.tag = tag
+        self.offset = wanted.offset
+        self.bytes_max = wanted.bytes_max or DEFAULT_PARTITION_BYTES
+        self.tag = wanted.tag
+        self.end = wanted.end_offset or NO_END
+
+    @property
+    def limit(self) -> int:
+        """Batches that begin below it may be sent, as far as they are replicated."""
+        return min(self.hosted.machine.high_watermark, self.end)
 
 
 class _FetchStream:
@@ -153,8 +160,7 @@ class _FetchStream:
         except TailraceError as error:
             self._refuse(partition, error, wanted.tag)
             return
-        bytes_max = wanted.bytes_max or DEFAULT_PARTITION_BYTES
-        self._readings[partition] = _Reading(hosted, wanted.offset, bytes_max, wanted.tag)
+        self._readings[partition] = _Reading(hosted, wanted)
         hosted.fetchers[self] = None
         self.mark(partition)
 
@@ -233,8 +239,7 @@ class _FetchStream:
                 continue
             if reading.hosted.machine.role is not Role.LEADER:
                 return True
-            high_watermark = reading.hosted.machine.high_watermark
-            if reading.offset >= high_watermark:
+            if reading.offset >= reading.limit:
                 if reading.offset > reading.hosted.log.log_end:
                     return True
                 del self._dirty[partition]
@@ -245,12 +250,12 @@ class _FetchStream:
         return found >= self._min_bytes
 
     def _available(self, reading: _Reading) -> int:
-        log, high_watermark = reading.hosted.log, reading.hosted.machine.high_watermark
+        log = reading.hosted.log
         if is_cold(log, reading.offset):
             # There is so much before the end that it would be idle to look how much.
             return self._min_bytes
         try:
-            piece = log.locate(reading.offset, bytes_max=reading.bytes_max, up_to=high_watermark)
+            piece = log.locate(reading.offset, bytes_max=reading.bytes_max, up_to=reading.limit)
         except TailraceError:
             return self._min_bytes
         return piece.size if piece is not None else 0
@@ -285,14 +290,12 @@ class _FetchStream:
             raise OffsetOutOfRange(reading.offset, log_start=log.log_start, log_end=log.log_end)
         high_watermark, epoch = machine.high_watermark, machine.leader_epoch
         data = b""
-        if reading.offset < high_watermark:
-            found = await self._reads.read(
-                log, reading.offset, bytes_max=min(reading.bytes_max, room), up_to=high_watermark
-            )
+        if reading.offset < reading.limit:
+            found = await self._find(reading, min(reading.bytes_max, room), high_watermark)
             if found is not None:
                 data = found.data
                 reading.offset = found.piece.next_offset
-                if reading.offset < high_watermark:
+                if reading.offset < reading.limit:
                     self.mark(partition)
         response.partitions.append(
             PartitionFetched(
@@ -306,6 +309,14 @@ class _FetchStream:
             )
         )
         return len(data)
+
+    async def _find(self, reading: _Reading, bytes_max: int, high_watermark: int) -> LogRead | None:
+        log, limit = reading.hosted.log, min(high_watermark, reading.end)
+        found = await self._reads.read(log, reading.offset, bytes_max=bytes_max, up_to=limit)
+        if found is None and limit < high_watermark:
+            # The end that the client named lies within this batch: it is the last one.
+            return await self._reads.read(log, reading.offset, bytes_max=1, up_to=high_watermark)
+        return found
 
 
 def _check_epoch(hosted: Hosted, wanted: int) -> None:

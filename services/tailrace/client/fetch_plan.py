@@ -117,7 +117,7 @@ class Reading:
     """One partition that is read."""
 
     __slots__ = (
-        *("arrived", "arrived_epoch", "broker", "corrupt_attempts", "failures", "held"),
+        *("arrived", "arrived_epoch", "broker", "corrupt_attempts", "end", "failures", "held"),
         *("high_watermark", "is_looking", "is_paused", "leader_epoch", "log_start"),
         *("missing_since_ms", "partition", "position", "position_epoch", "problem"),
         *("retry_ms", "tag", "topic_id", "trouble", "version", "wanted"),
@@ -126,6 +126,8 @@ class Reading:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.topic_id = ""
+        # The program wants nothing from there on; 0: there is no such place.
+        self.end = 0
         # Up to where the program has read, and the epoch of the last record; -1: not known yet.
         self.position = -1
         self.position_epoch = int(NO_LEADER_EPOCH)
@@ -189,6 +191,8 @@ class Place:
     leader_epoch: int
     last_epoch: int
     tag: int
+    # Nothing that begins there or later is wanted; 0: everything is.
+    end: int = 0
 
 
 class FetchPlan:
@@ -202,6 +206,8 @@ class FetchPlan:
         self._jitter = jitter
         self._tags = 0
         self._held_bytes = 0
+        # All that brokers have sent so far, wanted or not.
+        self.received_bytes = 0
         # Whether something that is to be read had no leader when it was last routed.
         self.is_leaderless = False
         self._paused: dict[TopicPartition, None] = {}
@@ -453,6 +459,7 @@ class FetchPlan:
             leader_epoch=reading.leader_epoch,
             last_epoch=reading.arrived_epoch,
             tag=reading.tag,
+            end=reading.end,
         )
 
     # Data.
@@ -468,6 +475,7 @@ class FetchPlan:
         """Check the batches and put them in the line."""
         account = self.accounts[broker]
         account.received += len(data)
+        self.received_bytes += len(data)
         if reading is None:
             account.dropped += len(data)
             return

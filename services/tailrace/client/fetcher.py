@@ -241,6 +241,7 @@ class Fetcher:
                     last_epoch=each.last_epoch,
                     bytes_max=self._settings.partition_bytes,
                     tag=each.tag,
+                    end_offset=each.end,
                 )
                 for each in places
             ],

@@ -38,7 +38,8 @@ TOPIC_TIMEOUT_MS: Final = 60_000
 class PartitionReader:
     """Reads one partition. Use: `start` (or `async with`), `next` or iterate, `close`.
 
-    `offset` is a number, "earliest" or "latest" (the end at the moment of the start).
+    `offset` is a number, "earliest" or "latest" (the end at the moment of the start). With `end` no
+    batch that begins there or later is sent: who waits for one waits in vain.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class PartitionReader:
         partition: int,
         offset: int | str = EARLIEST,
         *,
+        end: int = 0,
         network: Network,
         clock: Clock,
         rng: Random,
@@ -87,6 +89,7 @@ class PartitionReader:
         )
         self._plan = self._fetcher.plan
         self._reading = self._plan.add(self.partition)
+        self._reading.end = end
         self._plan.seek(self._reading, offset, last_epoch=last_epoch, topic_id=topic_id)
         self._started = False
 
@@ -134,6 +137,11 @@ class PartitionReader:
     def log_start(self) -> int:
         """The first offset that could be read when the leader last spoke; -1 before that."""
         return self._reading.log_start
+
+    @property
+    def received_bytes(self) -> int:
+        """What brokers have sent so far, also what nobody took."""
+        return self._plan.received_bytes
 
     @property
     def trouble(self) -> str:

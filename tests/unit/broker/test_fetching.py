@@ -19,7 +19,12 @@ MUCH = 1 << 20
 
 
 def wanted(
-    offset: int = 0, *, leader_epoch: int = -1, last_epoch: int = -1, topic_id: str = ""
+    offset: int = 0,
+    *,
+    leader_epoch: int = -1,
+    last_epoch: int = -1,
+    topic_id: str = "",
+    end_offset: int = 0,
 ) -> pb.FetchPartition:
     return pb.FetchPartition(
         partition=to_partition(T0),
@@ -27,6 +32,7 @@ def wanted(
         offset=offset,
         leader_epoch=leader_epoch,
         last_epoch=last_epoch,
+        end_offset=end_offset,
     )
 
 
@@ -110,6 +116,25 @@ async def test_a_response_has_a_size_and_the_rest_comes_after_it(trio: Trio) -> 
     stream = trio.fetching()
     await stream.send(pb.FetchRequest(add=[wanted()], credit_bytes=MUCH))
     assert [next_offset((await one(stream)).batches) for _ in range(3)] == [3, 6, 9]
+
+
+@simulate
+async def test_nothing_is_sent_that_begins_after_the_end_that_the_client_named(trio: Trio) -> None:
+    await lead_alone(trio)
+    for _ in range(3):
+        await trio.produce()
+    for end, sent in ((3, 3), (4, 6), (6, 6), (100, 9)):
+        stream = trio.fetching()
+        request = pb.FetchRequest(add=[wanted(end_offset=end)], credit_bytes=MUCH, max_wait_ms=100)
+        await stream.send(request)
+        reached = 0
+        while reached < sent:
+            reached = next_offset((await one(stream)).batches)
+        assert reached == sent
+        # The high watermark is told all the same.
+        part = await one(stream)
+        assert (part.high_watermark, part.batches) == (9, b"")
+        stream.cancel()
 
 
 @simulate

@@ -68,6 +68,23 @@ def test_batches_come_in_order_and_as_they_are_written(simulate: Any) -> None:
     simulate(main)
 
 
+def test_nothing_comes_from_beyond_the_end(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t")
+        log = world.cluster.get("t")
+        _fill(log, *[b"x" * 1_000] * 50, records=2)
+        size = log.entries[0].header.length
+        # The end lies within the fifth batch, which therefore comes whole.
+        async with world.reader("t", 0, 3, end=9) as reader:
+            while reader.position < 9:
+                await reader.next()
+            assert reader.position == 10
+            assert await reader.next(timeout_ms=3_000) is None
+            assert reader.received_bytes == 4 * size
+
+    simulate(main)
+
+
 @pytest.mark.parametrize(("offset", "expected"), [("earliest", [b"0", b"1"]), (3, [b"1", b"1"])])
 def test_where_to_begin(simulate: Any, offset: int | str, expected: list[bytes]) -> None:
     async def main(world: Any) -> None:

@@ -1,0 +1,275 @@
+"""What Spark reads from Tailrace, beside what its own connector reads from Kafka.
+
+Real processes, all on this machine, in one run: three brokers of each, a topic of three partitions
+with three replicas, the same rows in both, written by Spark itself. Measured in turns: a batch read
+and an AvailableNow read of all columns into nothing (`noop`), a micro-batch of one row, and a
+trigger that finds nothing. Then the memory of the Python workers while they read partitions of
+1 GB, which Kafka's connector has no counterpart to.
+
+    make bench-spark
+    PYTHONPATH=tests python tests/bench/bench_spark.py --without-kafka --sizes 100
+
+Kafka and the connector come by Maven, into build/peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
+
+from bench.peers.kafka import running_kafka
+from integration.cluster_harness import start, stop
+from integration.spark_harness import ROOT, local_session
+from tailrace import Admin
+
+PARTITIONS = 3
+BATCH_BYTES = 256 << 10
+MEMORY = Path("/dev/shm")
+CONNECTOR = ROOT / "build" / "peers" / "spark-kafka"
+CONNECTOR_POM = ROOT / "tests" / "bench" / "peers" / "spark-kafka.pom.xml"
+MAVEN_TIMEOUT_S = 600
+TRIGGERS = 20
+WORKER_POLL_S = 0.05
+GIGABYTE = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: how Spark calls it, and where it is."""
+
+    name: str
+    format: str
+    bootstrap: str
+
+    def options(self, **more: str) -> dict[str, str]:
+        prefix = "kafka." if self.format == "kafka" else ""
+        return {f"{prefix}bootstrap.servers": self.bootstrap, **more}
+
+    def read(self, spark: SparkSession, topic: str) -> DataFrame:
+        options = self.options(subscribe=topic)
+        return spark.read.format(self.format).options(**options).load()
+
+    def stream(self, spark: SparkSession, topic: str) -> DataFrame:
+        options = self.options(subscribe=topic, startingOffsets="earliest")
+        return spark.readStream.format(self.format).options(**options).load()
+
+    def write(self, rows: DataFrame, topic: str) -> None:
+        more = {"topic": topic}
+        if self.format == "kafka":
+            # Batches as large as the other side has them.
+            more |= {"kafka.batch.size": str(BATCH_BYTES), "kafka.linger.ms": "20"}
+            more |= {"kafka.acks": "all", "kafka.buffer.memory": str(64 << 20)}
+        rows.write.format(self.format).options(**self.options(**more)).mode("append").save()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="100,1024")
+    parser.add_argument("--bytes", type=int, default=500_000_000, help="of values for each size")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--without-kafka", action="store_true")
+    parser.add_argument("--parts", default="read,triggers,memory")
+    parser.add_argument("--gigabytes", type=int, default=2, help="partitions for the memory")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(_folder()))
+        spark, sides = begin(stack, folder, with_kafka=not options.without_kafka)
+        for size in map(int, options.sizes.split(",")) if "read" in parts else ():
+            measure_reads(spark, sides, folder, size, options.bytes // size, options.rounds)
+        if "triggers" in parts:
+            measure_triggers(spark, sides, folder)
+        if "memory" in parts:
+            measure_memory(spark, sides[0], options.gigabytes)
+    return 0
+
+
+def begin(stack: ExitStack, folder: Path, *, with_kafka: bool) -> tuple[SparkSession, list[Side]]:
+    """Brokers of both kinds, and one session that knows both."""
+    dev = start(folder / "tailrace", coordinators=1)
+    stack.callback(stop, dev)
+    sides = [Side("Tailrace", "tailrace", dev.state.bootstrap)]
+    config = {"spark.driver.memory": "2g", "spark.sql.streaming.noDataProgressEventInterval": "0"}
+    if with_kafka:
+        sides.append(Side("Kafka", "kafka", stack.enter_context(running_kafka(folder / "kafka"))))
+        config["spark.jars"] = ",".join(map(str, connector()))
+    spark = local_session("bench", config=config, java_options="")
+    stack.callback(spark.stop)
+    return spark, sides
+
+
+def connector() -> list[Path]:
+    """The jars of Spark's Kafka connector, fetched the first time."""
+    if not CONNECTOR.exists():
+        maven = shutil.which("mvn")
+        assert maven is not None, "Maven (mvn) fetches Spark's Kafka connector: install it"
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={CONNECTOR}"]
+        subprocess.run(
+            [maven, "-q", "-f", str(CONNECTOR_POM), *goal], check=True, timeout=MAVEN_TIMEOUT_S
+        )
+    return sorted(CONNECTOR.glob("*.jar"))
+
+
+def rows_of(spark: SparkSession, records: int, size: int) -> DataFrame:
+    """Rows whose values have so many bytes, spread over the partitions by number."""
+    text = F.rpad(F.col("id").cast("string"), size, "x")
+    return spark.range(0, records, 1, PARTITIONS).select(
+        text.cast("binary").alias("value"),
+        (F.col("id") % PARTITIONS).cast("int").alias("partition"),
+    )
+
+
+def measure_reads(
+    spark: SparkSession, sides: list[Side], folder: Path, size: int, records: int, rounds: int
+) -> None:
+    topic = f"bench-{size}"
+    for side in sides:
+        create(side, topic, PARTITIONS)
+        began = time.perf_counter()
+        side.write(rows_of(spark, records, size), topic)
+        rate = records / (time.perf_counter() - began)
+        report("write", side=side.name, bytes=size, rows_per_s=round(rate))
+        assert side.read(spark, topic).count() == records
+    took: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds):
+        for side in sides:
+            began = time.perf_counter()
+            side.read(spark, topic).write.format("noop").mode("overwrite").save()
+            took.setdefault((side.name, "batch"), []).append(time.perf_counter() - began)
+            checkpoint = folder / f"{side.name}-{size}-{number}"
+            began = time.perf_counter()
+            query = side.stream(spark, topic).writeStream.format("noop")
+            query = query.option("checkpointLocation", str(checkpoint))
+            assert query.trigger(availableNow=True).start().awaitTermination(600)
+            took.setdefault((side.name, "AvailableNow"), []).append(time.perf_counter() - began)
+    for (name, kind), seconds in took.items():
+        rates = sorted(records / each for each in seconds)
+        report(
+            "read",
+            side=name,
+            kind=kind,
+            bytes=size,
+            rows_per_s=round(median(rates)),
+            worst=round(rates[0]),
+            best=round(rates[-1]),
+        )
+    for kind in ("batch", "AvailableNow") if len(sides) > 1 else ():
+        ours, theirs = (median(took[side.name, kind]) for side in sides)
+        report("ratio", kind=kind, bytes=size, times=round(theirs / ours, 2))
+
+
+def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path) -> None:
+    """Milliseconds of a micro-batch with one row, and of a trigger that finds nothing."""
+    figures: dict[str, list[float]] = {"one row": [], "nothing": []}
+    for side in sides:
+        create(side, "bench-empty", PARTITIONS)
+        query = side.stream(spark, "bench-empty").writeStream.format("noop")
+        query = query.option("checkpointLocation", str(folder / f"{side.name}-empty"))
+        running = query.trigger(processingTime="0 seconds").start()
+        busy: list[float] = []
+        idle: list[float] = []
+        for number in range(TRIGGERS + 3):
+            side.write(rows_of(spark, 1, 10), "bench-empty")
+            running.processAllAvailable()
+            time.sleep(0.3)
+            for progress in running.recentProgress[-20:]:
+                spent = progress["durationMs"].get("triggerExecution", 0)
+                if number >= 3:
+                    (busy if progress["numInputRows"] else idle).append(spent)
+        running.stop()
+        for kind, found in (("one row", busy), ("nothing", idle)):
+            middle = median(found) if found else 0.0
+            figures[kind].append(middle)
+            report("trigger", side=side.name, kind=kind, ms=round(middle, 1), of=len(found))
+    for kind, found in figures.items() if len(sides) > 1 else ():
+        report("ratio", kind=f"trigger, {kind}", times=round(found[0] / max(found[1], 1), 2))
+
+
+def measure_memory(spark: SparkSession, side: Side, gigabytes: int) -> None:
+    """What Python workers hold while two of them read partitions of 1 GB."""
+    create(side, "bench-large", gigabytes)
+    records = gigabytes * GIGABYTE // 1024
+    text = F.rpad(F.col("id").cast("string"), 1024, "x").cast("binary").alias("value")
+    place = (F.col("id") % gigabytes).cast("int").alias("partition")
+    side.write(spark.range(0, records, 1, 2 * gigabytes).select(text, place), "bench-large")
+    with watched() as peaks:
+        side.read(spark, "bench-large").write.format("noop").mode("overwrite").save()
+    report(
+        "memory",
+        partition_bytes=GIGABYTE,
+        workers=len(peaks),
+        peak_mib=round(max(peaks.values(), default=0) / 1024, 1),
+    )
+
+
+@contextmanager
+def watched() -> Iterator[dict[int, int]]:
+    """The highest resident memory of each Python worker meanwhile, in KiB."""
+    peaks: dict[int, int] = {}
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WORKER_POLL_S):
+            for pid, kib in _worker_memory():
+                peaks[pid] = max(peaks.get(pid, 0), kib)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        watching.join()
+
+
+def _worker_memory() -> Iterator[tuple[int, int]]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if b"pyspark.daemon" not in (folder / "cmdline").read_bytes():
+                continue
+            status = (folder / "status").read_text()
+        except OSError:
+            continue
+        for line in status.splitlines():
+            if line.startswith("VmRSS:"):
+                yield int(folder.name), int(line.split()[1])
+
+
+def create(side: Side, topic: str, partitions: int) -> None:
+    """Kafka makes topics as they are written to, with the partitions that its brokers have set."""
+    if side.format == "tailrace":
+        with Admin(side.bootstrap) as admin:
+            admin.create_topic(topic, partitions=partitions)
+
+
+def report(what: str, **figures: Any) -> None:
+    print(json.dumps({"figure": what, **figures}), flush=True)
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(
+        dir=MEMORY if MEMORY.is_dir() else None, prefix="bench-spark-", ignore_cleanup_errors=True
+    ) as path:
+        yield path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

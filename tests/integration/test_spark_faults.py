@@ -1,0 +1,45 @@
+"""Every case of spark_cases once, with fewer records: `make spark-proof` is the long run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from integration.cluster_harness import start, stop
+from integration.spark_cases import CASES, World, run_case
+from integration.spark_harness import local_session
+
+ROUNDS = int(os.environ.get("TAILRACE_SPARK_ROUNDS", "1"))
+MANY, SOME = 2_000_000, 100_000
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.by_hand,
+    pytest.mark.timeout(600 + 300 * ROUNDS),
+    pytest.mark.xdist_group("spark"),
+    # Of pyspark and py4j, not ours.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def world(memory_folder: Path) -> Iterator[World]:
+    dev = start(memory_folder / "cluster", coordinators=1)
+    spark = local_session("faults", master="local[2,20]")
+    made = World(dev, spark, memory_folder, many=MANY, some=SOME)
+    yield made
+    made.close()
+    spark.stop()
+    stop(dev)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_row_once(world: World, name: str) -> None:
+    for number in range(ROUNDS):
+        world.rng = Random(f"{name}/{number}")
+        run_case(CASES[name], world)
