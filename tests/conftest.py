@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadGroupScheduling
 
 # The machine may be busy with other things: slowness is the business of pytest's timeout.
 _common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -19,6 +21,7 @@ settings.register_profile("fresh", _common)
 PROFILE = os.environ.get("TAILRACE_HYPOTHESIS", "ci")
 settings.load_profile(PROFILE)
 
+SPARK_TESTS = "integration/test_spark"
 _SIMULATION_VARIABLES = ("TAILRACE_SEED", "TAILRACE_SEEDS")
 
 
@@ -27,6 +30,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # Workers of xdist are handed the options of the process that started them, this seed included.
     if PROFILE == "fresh" and config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+class GroupScheduling(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types.
+    """The tests of Spark go to one worker, and so share one session and one cluster.
+
+    Marks cannot say so: xdist 3.8 writes the group of a test into its id, and pytest 9.2 does not
+    let it. The process that hands out the tests knows their ids alone.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return SPARK_TESTS if SPARK_TESTS in path else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

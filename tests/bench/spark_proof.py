@@ -34,7 +34,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--many", type=int, default=10_000_000, help="records of plain reads")
-    parser.add_argument("--some", type=int, default=300_000, help="records where somebody dies")
+    parser.add_argument("--several", type=int, default=2_000_000, help="where a leader dies")
+    parser.add_argument("--some", type=int, default=300_000, help="where others die")
     parser.add_argument("--case", action="append", choices=list(CASES), help="only these")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -67,7 +68,9 @@ def world(options: argparse.Namespace) -> Iterator[World]:
     dev = start(folder / "cluster", coordinators=1)
     try:
         spark = local_session("proof", master="local[2,20]")
-        made = World(dev, spark, folder, many=options.many, some=options.some)
+        made = World(
+            dev, spark, folder, many=options.many, several=options.several, some=options.some
+        )
         try:
             yield made
         finally:

@@ -54,8 +54,9 @@ class World:
     dev: DevCluster
     spark: SparkSession
     folder: Path
-    # For reads that nobody disturbs, and for all others.
+    # Records for reads that nobody disturbs, for reads whose leader dies, and for all others.
     many: int
+    several: int
     some: int
     rng: Random = field(default_factory=Random)
     _topics: dict[int, Topic] = field(default_factory=dict)
@@ -157,7 +158,7 @@ def available_now(world: World) -> str:
 
 def batch_leader_killed(world: World) -> str:
     """The leader of a partition that is being read dies at some moment of the read."""
-    source, found = world.source(world.many), []
+    source, found = world.source(world.several), []
     tracker = world.spark.sparkContext.statusTracker()
 
     def read() -> None:
@@ -173,23 +174,23 @@ def batch_leader_killed(world: World) -> str:
     with world.dead(leader):
         reading.join(QUERY_TIMEOUT_S)
         (figure,) = found
-        world.check(figure, world.many)
-    return f"{leader} killed, {world.many:,} rows"
+        world.check(figure, world.several)
+    return f"{leader} killed, {world.several:,} rows"
 
 
 def available_now_leader_killed(world: World) -> str:
-    work = world.sum(world.many, world.room())
+    work = world.sum(world.several, world.room())
     query = work.start(world.spark)
     at = world.rng.randint(2, BATCHES - 1)
     while work.batches() < at and query.isActive:
         time.sleep(0.01)
     time.sleep(world.rng.uniform(0, 0.5))
     assert query.isActive, "the query was over before anybody died"
-    leader = world.source(world.many).leader(world.rng.randrange(3))
+    leader = world.source(world.several).leader(world.rng.randrange(3))
     with world.dead(leader):
         assert query.awaitTermination(QUERY_TIMEOUT_S)
-        world.check(work.summed(world.spark), world.many)
-    return f"{leader} killed in batch {at - 1}, {world.many:,} rows"
+        world.check(work.summed(world.spark), world.several)
+    return f"{leader} killed in batch {at - 1}, {world.several:,} rows"
 
 
 def available_now_driver_killed(world: World) -> str:

@@ -39,7 +39,6 @@ VALUE_BYTES = 10_000_000
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("spark"),
     # Of pyspark and py4j, not ours.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.by_hand,
     pytest.mark.timeout(600 + 300 * ROUNDS),
-    pytest.mark.xdist_group("spark"),
     # Of pyspark and py4j, not ours.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -31,7 +30,7 @@ pytestmark = [
 def world(memory_folder: Path) -> Iterator[World]:
     dev = start(memory_folder / "cluster", coordinators=1)
     spark = local_session("faults", master="local[2,20]")
-    made = World(dev, spark, memory_folder, many=MANY, some=SOME)
+    made = World(dev, spark, memory_folder, many=MANY, several=MANY, some=SOME)
     yield made
     made.close()
     spark.stop()
