@@ -67,12 +67,10 @@ def spark() -> Iterator[SparkSession]:
     made.stop()
 
 
-def _copy(rows: DataFrame, target: Topic, checkpoint: Path, **options: str) -> Any:
+def _copy(rows: DataFrame, target: Topic, checkpoint: Path, **trigger: Any) -> Any:
     writing = rows.writeStream.format("tailrace").option("bootstrap.servers", target.bootstrap)
     writing = writing.option("topic", target.name).option("checkpointLocation", str(checkpoint))
-    for name, value in options.items():
-        writing = writing.option(name, value)
-    return writing.trigger(availableNow=True).start()
+    return writing.trigger(**(trigger or {"availableNow": True})).start()
 
 
 def test_batch_and_stream_read_what_was_written(
@@ -105,21 +103,24 @@ def test_batch_and_stream_read_what_was_written(
 
 
 def test_odd_records(dev: DevCluster, spark: SparkSession) -> None:
-    """Null keys and values, headers, empty partitions, 10 MB, through sink and source."""
+    """Null keys and values, headers, empty partitions, 10 MB, topics by column, out and in."""
     topic = Topic(dev, partitions=4, max_message_bytes=str(2 * VALUE_BYTES))
+    other = Topic(dev, partitions=1)
     made = spark.createDataFrame(
         [
-            (None, b"no key", [("h", b"1"), ("n", None)], 0),
-            (b"k", None, None, 0),
-            (b"", b"", [], 2),
-            (b"big", b"x" * VALUE_BYTES, None, 2),
+            (None, b"no key", [("h", b"1"), ("n", None)], 0, None),
+            (b"k", None, None, 0, None),
+            (b"", b"", [], 2, topic.name),
+            (b"big", b"x" * VALUE_BYTES, None, 2, topic.name),
+            (b"k", b"elsewhere", None, None, other.name),
         ],
         "key binary, value binary, headers array<struct<key: string, value: binary>>, "
-        "partition int",
+        "partition int, topic string",
     )
     made.coalesce(1).write.format("tailrace").mode("append").option(
         "bootstrap.servers", topic.bootstrap
     ).option("topic", topic.name).save()
+    assert [row["value"] for row in other.read(spark).collect()] == [b"elsewhere"]
     rows = topic.read(spark, includeHeaders="true").orderBy("partition", "offset").collect()
     assert [(row["partition"], row["offset"], row["key"]) for row in rows] == [
         (0, 0, None),
@@ -410,13 +411,21 @@ def test_lag_is_shown_as_that_of_a_named_reader(
     assert [(each.offset, each.lag) for each in shown.positions] == [(60, 40)]
 
 
-def test_progress_is_told(dev: DevCluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_trigger_goes_on_and_tells_its_progress(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
     source, target = Topic(dev), Topic(dev)
     source.fill(1_000)
-    query = _copy(
-        source.stream(spark, maxOffsetsPerTrigger="600").select("value"), target, tmp_path
-    )
+    rows = source.stream(spark, maxOffsetsPerTrigger="600").select("value")
+    query = _copy(rows, target, tmp_path)
     assert query.awaitTermination(600)
     told = query.recentProgress[0]["sources"][0]
     end = json.loads(told["endOffset"]) if isinstance(told["endOffset"], str) else told["endOffset"]
     assert sum(end["topics"][source.name]["offsets"].values()) == 600
+    source.fill(700, first=1_000)
+    assert _copy(rows, target, tmp_path, once=True).awaitTermination(600)
+    source.fill(10, first=1_700)
+    query = _copy(rows, target, tmp_path, processingTime="100 milliseconds")
+    query.processAllAvailable()
+    query.stop()
+    assert target.numbers(spark) == list(range(1_710))
