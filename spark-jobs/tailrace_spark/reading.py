@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -54,12 +55,16 @@ def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Itera
     reading = _Reading(cluster, wanted, options)
     try:
         while (chunk := reading.next_chunk()) is not None:
-            rows = [rows_of(each.view, wanted, layout) for each in chunk]
+            rows = [rows_of(each.view, part, layout) for part, each in chunk]
             found = [each for each in rows if each is not None]
             if found:
                 yield joined(found)
     finally:
         reading.close()
+
+
+# A batch, and the part of the range that it may have rows of.
+_Part = tuple[ReadRange, Fetched]
 
 
 class _Reading:
@@ -73,7 +78,7 @@ class _Reading:
         # The epoch of the start may be that of a leader that wrote nothing.
         self._epoch_is_a_bound = True
 
-    def next_chunk(self) -> list[Fetched] | None:
+    def next_chunk(self) -> list[_Part] | None:
         """The batches that follow, about JOINED_BYTES; None at the end."""
         while True:
             try:
@@ -90,9 +95,10 @@ class _Reading:
         self._cluster.run(self._reader.close())
         _LOG.debug("%s: read, %d bytes came", self._wanted, self._reader.received_bytes)
 
-    async def _chunk(self) -> list[Fetched] | None:
+    async def _chunk(self) -> list[_Part] | None:
         reader, end = self._reader, self._wanted.end
-        if reader.position >= end:
+        first = reader.position
+        if first >= end:
             return None
         timeout_ms = self._options.poll_timeout_ms
         fetched = await reader.next(timeout_ms=timeout_ms)
@@ -102,15 +108,26 @@ class _Reading:
                 f"{reader.position}, {BOOTSTRAP}={self._options.bootstrap}"
                 + (f": {reader.trouble}" if reader.trouble else "")
             )
-        chunk, size = [fetched], fetched.header.length
+        chunk, size = [self._part(first, fetched)], fetched.header.length
         while size < JOINED_BYTES and reader.position < end:
             # What is there already; nothing waits for more.
+            first = reader.position
             more = await _ready(reader)
             if more is None:
                 break
-            chunk.append(more)
+            chunk.append(self._part(first, more))
             size += more.header.length
         return chunk
+
+    def _part(self, first: int, fetched: Fetched) -> _Part:
+        """A batch may begin before the place that is read from: what lies there is not wanted.
+
+        It was read already and another leader has it in a larger batch, or it was deleted.
+        """
+        wanted = self._wanted
+        if fetched.header.base_offset < first and wanted.start < first:
+            wanted = replace(wanted, start=first)
+        return wanted, fetched
 
     def _go_on_after(self, error: TailraceError) -> bool:
         """Whether there is more to read after a loss; raises DataLost when that is not wanted."""

@@ -136,9 +136,11 @@ def test_odd_records(dev: DevCluster, spark: SparkSession) -> None:
 def test_two_hundred_partitions(dev: DevCluster, spark: SparkSession) -> None:
     topic = Topic(dev, partitions=200)
     topic.fill(2_000)
+    table = topic.read(spark).select("partition", "value").toArrow()
+    values: list[Any] = table.column("value").to_pylist()
+    assert sorted(int(each) for each in values) == list(range(2_000))
     # A task for each partition that has records; keys make a hundred of them.
-    assert topic.read(spark).select("partition").distinct().count() > 50
-    assert topic.numbers(spark) == list(range(2_000))
+    assert len(set(table.column("partition").to_pylist())) > 50
 
 
 def test_a_compacted_topic_has_gaps(dev: DevCluster, spark: SparkSession) -> None:
@@ -150,7 +152,7 @@ def test_a_compacted_topic_has_gaps(dev: DevCluster, spark: SparkSession) -> Non
         segment_bytes=str(1 << 20),
         min_cleanable_dirty_ratio="0.1",
     )
-    records = 300_000
+    records = 150_000
     topic.fill(records)
     end = time.monotonic() + 120
     while (

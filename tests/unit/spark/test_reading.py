@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import RequestTimedOut
+from tailrace.record.build import BatchBuilder
 from tailrace_spark.columns import Layout
 from tailrace_spark.offsets import ReadRange
 from tailrace_spark.options import ReadOptions, read_options
@@ -83,6 +84,41 @@ def test_records_that_retention_took(model: Model, caplog: pytest.LogCaptureFixt
     gone = _range(model, 3, 30)
     assert _read(gone, _options(model, failOnDataLoss="false")) == []
     assert "t-0: 27 records are lost" in caplog.text
+
+
+def test_records_that_retention_took_of_a_batch(model: Model) -> None:
+    """The batch is still there whole, since something of it is left."""
+    model.create("t")
+    model.fill("t", 0, 100)
+    model.log("t").log_start = 40
+    options = _options(model, failOnDataLoss="false")
+    assert _read(_range(model, 25, 100), options) == list(range(40, 100))
+
+
+def test_a_new_leader_has_the_records_in_larger_batches(model: Model) -> None:
+    """Compaction may have merged them there: what was read before does not come again."""
+    model.create("t")
+    model.fill("t", 0, *[10] * 10)
+    # The reader gets no further than its credit.
+    options = _options(model, fetchCreditBytes=str(64 << 10))
+    reading = read_range(_range(model, 0, 300), options, LAYOUT)
+    found: list[pa.RecordBatch] = [next(reading)]
+    seen = found[0].num_rows
+    assert 0 < seen <= 100
+
+    def merge() -> None:
+        log = model.log("t")
+        builder = BatchBuilder()
+        for number in range(300):
+            builder.append(b"%d" % number, b"k", 5)
+        log.entries.clear()
+        log.store(builder.build(base_offset=0, leader_epoch=log.leader_epoch))
+        log.commit(300)
+        model.cluster.move(log, 1)
+
+    model.do(merge)
+    found += list(reading)
+    assert [n for each in found for n in each.column("offset").to_pylist()] == list(range(300))
 
 
 def test_a_topic_made_anew(model: Model, caplog: pytest.LogCaptureFixture) -> None:
