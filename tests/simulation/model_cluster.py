@@ -561,10 +561,9 @@ class _FetchSession:
         data, changed = b"", log.changed
         for entry in log.entries:
             header = entry.header
-            if header.next_offset <= offset or header.next_offset > log.committed:
+            is_beyond = 0 < wanted.end_offset <= header.base_offset
+            if is_beyond or header.next_offset <= offset or header.next_offset > log.committed:
                 continue
-            if wanted.end_offset and header.base_offset >= wanted.end_offset:
-                break
             if data and len(data) + header.length > room:
                 break
             data += entry.data
