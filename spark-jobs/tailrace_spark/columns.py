@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.record.view import BatchView
-from tailrace_spark.offsets import ReadRange
+if TYPE_CHECKING:
+    from tailrace.record.view import BatchView
+    from tailrace_spark.offsets import ReadRange
 
 SPARK_TYPES: Final = {
     "key": "binary",

@@ -2,6 +2,9 @@
 
 Planning happens on the driver and asks the cluster; reading happens in tasks (`reading`). What is
 handed from the one to the other is a `ReadRange`. Everything here can be pickled.
+
+Spark starts a process for each step of the planning of each query, and most of them ask the cluster
+nothing. So what does ask it, with gRPC below, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -9,9 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -27,10 +29,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace_spark.cluster import Cluster, TopicFacts, cluster_for
 from tailrace_spark.columns import HEADERS, SPARK_TYPES, Layout, WrongSchema, default_layout
 from tailrace_spark.filters import Bounds, Wanted, wanted_by
 from tailrace_spark.offsets import (
+    Loss,
     Offsets,
     Plan,
     Position,
@@ -50,9 +52,13 @@ from tailrace_spark.options import (
     read_options,
     write_options,
 )
-from tailrace_spark.progress import Progress
-from tailrace_spark.reading import read_range, tell
-from tailrace_spark.sink import TailraceStreamWriter, TailraceWriter, sink_layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tailrace_spark.cluster import Cluster, TopicFacts
+    from tailrace_spark.progress import Progress
+    from tailrace_spark.sink import TailraceStreamWriter, TailraceWriter
 
 FORMAT: Final = "tailrace"
 _LOG: Final = logging.getLogger(__name__)
@@ -85,6 +91,8 @@ class TailraceSource(DataSource):
         return TailraceStreamReader(self._read_options(streaming=True), layout_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TailraceWriter:
+        from tailrace_spark.sink import TailraceWriter, sink_layout  # noqa: PLC0415 - see above.
+
         _refuse_overwrite(overwrite)
         options = write_options(dict(self.options))
         return TailraceWriter(options, sink_layout(schema, options))
@@ -92,6 +100,11 @@ class TailraceSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name.
         self, schema: StructType, overwrite: bool
     ) -> TailraceStreamWriter:
+        from tailrace_spark.sink import (  # noqa: PLC0415 - see above.
+            TailraceStreamWriter,
+            sink_layout,
+        )
+
         # Of a stream, `overwrite` says that the query has the output mode "complete".
         options = write_options(dict(self.options))
         return TailraceStreamWriter(options, sink_layout(schema, options))
@@ -117,7 +130,7 @@ class TailraceReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
+        cluster = _cluster(options)
         topics = cluster.topics(options.selection)
         start = cluster.positions(
             topics, options.starting, too_late_is_end=options.latest_when_too_late
@@ -173,8 +186,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._target
         else:
             latest = self._seen = self._latest()
-        for loss in differences(begin, latest):
-            tell(loss, fail=self._options.fail_on_data_loss)
+        self._tell(differences(begin, latest))
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return advance(begin, latest, rows_max=rows_max).to_json()
 
@@ -198,6 +210,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.reader_name:
             if self._progress is None:
+                from tailrace_spark.progress import Progress  # noqa: PLC0415 - see above.
+
                 self._progress = Progress(self._cluster(), self._options.reader_name)
             self._progress.commit(Offsets.from_json(end))
 
@@ -207,9 +221,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: Offsets, end: Offsets) -> Plan:
         found = plan(start, end, min_partitions=self._options.min_partitions)
-        for loss in found.losses:
-            tell(loss, fail=self._options.fail_on_data_loss)
+        self._tell(found.losses)
         return found
+
+    def _tell(self, losses: Iterable[Loss]) -> None:
+        from tailrace_spark.reading import tell  # noqa: PLC0415 - see above.
+
+        for loss in losses:
+            tell(loss, fail=self._options.fail_on_data_loss)
 
     def _latest(self) -> Offsets:
         return self._cluster().latest_of(
@@ -217,7 +236,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _cluster(self) -> Cluster:
-        return cluster_for(self._options.bootstrap, timeout_ms=self._options.metadata_timeout_ms)
+        return _cluster(self._options)
 
 
 def layout_of(schema: StructType) -> Layout:
@@ -319,7 +338,15 @@ def _read(
     # Spark reads a partition of its own making when there is nothing to read.
     if not isinstance(partition, RangePartition):
         return iter(())
+    from tailrace_spark.reading import read_range  # noqa: PLC0415 - see above.
+
     return read_range(partition.wanted, options, layout)
+
+
+def _cluster(options: ReadOptions) -> Cluster:
+    from tailrace_spark.cluster import cluster_for  # noqa: PLC0415 - see above.
+
+    return cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
 
 
 def _refuse_overwrite(overwrite: bool) -> None:
