@@ -33,8 +33,6 @@ from integration.cluster_harness import Pauses, start, stop
 from tailrace.dev.cluster import DevCluster
 
 ROUNDS = 20
-# A stopped leader costs its whole lease in each round: half as many say as much.
-SLOW_SHARE = 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Case:
     fault: Fault
     median_ms: float | None = None
     worst_ms: float | None = None
-    is_slow: bool = False
 
 
 CASES = (
@@ -55,7 +52,7 @@ CASES = (
     Case("controller", "kill -9 controller", kill_controller),
     Case("both", "kill -9 leader + controller", kill_leader_and_controller, None, 1_500),
     Case("sigterm", "SIGTERM leader", terminate_leader, None, 200),
-    Case("stop", "SIGSTOP leader past its lease", stop_leader, is_slow=True),
+    Case("stop", "SIGSTOP leader past its lease", stop_leader),
 )
 
 
@@ -96,8 +93,6 @@ def main() -> int:
 
 
 def measure(dev: DevCluster, case: Case, rounds: int) -> Figure:
-    if case.is_slow:
-        rounds = max(rounds // SLOW_SHARE, 1)
     print(f"{case.what}: {rounds} rounds", file=sys.stderr, flush=True)
     return figure(case, asyncio.run(in_rounds(dev, case.what, case.fault, rounds)))
 
