@@ -351,6 +351,8 @@ class ModelBroker:
         self.server: Server | None = None
         # While it is set, followers of the metadata hear nothing from here.
         self.is_deaf = False
+        # It has not heard of any topic yet.
+        self.is_behind = False
 
     async def start(self, network: Network, address: str) -> None:
         self.server = await network.serve(address, self.handlers())
@@ -473,6 +475,8 @@ class ModelBroker:
     def _offset(self, query: pb.OffsetQuery) -> pb.OffsetFound:
         found = pb.OffsetFound(partition=query.partition, offset=-1, timestamp_ms=-1)
         try:
+            if self.is_behind:
+                raise UnknownTopic("never heard of it")
             log = self.find(query.partition, "")
             log.check_leader(self.number, -1)
         except TailraceError as error:

@@ -29,6 +29,7 @@ from tailrace.client.metadata import ClusterPicture, topic_picture
 from tailrace.client.operations import Operations
 from tailrace.errors import (
     InvalidRequest,
+    NotLeader,
     TailraceError,
     TopicExists,
     UnknownTopic,
@@ -214,6 +215,8 @@ class AdminCore(Operations):
         by_leader: dict[int, list[broker_pb2.OffsetQuery]] = {}
         problem: TailraceError | None = None
         for partition, query in queries.items():
+            if partition.topic not in self._metadata.picture.topics:
+                raise UnknownTopic(f"there is no topic {partition.topic!r} any more")
             leader, _ = self._metadata.leader_of(partition)
             if leader in self._metadata.picture.brokers:
                 by_leader.setdefault(leader, []).append(query)
@@ -232,6 +235,9 @@ class AdminCore(Operations):
                 continue
             for each in response.offsets:
                 error_found = error_of(each.error, each.message)
+                if isinstance(error_found, UnknownTopic):
+                    # We know it: this broker has yet to hear that it leads a part of it.
+                    error_found = NotLeader(str(error_found))
                 if error_found is not None:
                     problem = error_found
                     continue

@@ -146,3 +146,25 @@ def test_offsets_are_looked_up_at_the_leaders(simulate: Any) -> None:
         await admin.close()
 
     simulate(main)
+
+
+def test_offsets_of_a_topic_that_its_leader_has_yet_to_hear_of(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        admin = world.admin()
+        await admin.create_topic("t")
+        leader = world.cluster.brokers[(await admin.describe_topic("t")).partitions[0].leader]
+        leader.is_behind = True
+        asking = asyncio.ensure_future(admin.list_offsets("t"))
+        await asyncio.sleep(0.5)
+        assert not asking.done()
+        leader.is_behind = False
+        assert (await asking)[0].offset == 0
+        leader.is_behind = True
+        asking = asyncio.ensure_future(admin.list_offsets("t"))
+        await asyncio.sleep(0.5)
+        await admin.delete_topic("t")
+        with pytest.raises(UnknownTopic, match="any more"):
+            await asking
+        await admin.close()
+
+    simulate(main)
