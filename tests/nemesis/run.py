@@ -69,7 +69,11 @@ def main() -> int:
         arguments.seed = random.randrange(1_000_000)
         sys.argv += ["--seed", str(arguments.seed)]
     private = enter_private_namespaces()
-    with tempfile.TemporaryDirectory(prefix="tailrace-nemesis-") as temporary:
+    with tempfile.TemporaryDirectory(
+        # A report of ten minutes must not be lost to a disk that is busy yet.
+        prefix="tailrace-nemesis-",
+        ignore_cleanup_errors=True,
+    ) as temporary:
         folder = Path(arguments.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         report = prepared(folder, arguments, private)

@@ -57,8 +57,8 @@ class ReplicaAdmin:
                 pb.FolderDescription(
                     path=folder.path,
                     replicas=[
-                        self._describe(each, folder.logs[each])
-                        for each in sorted(folder.logs)
+                        self._describe(each, log)
+                        for each, log in sorted(folder.logs.items(), key=_partition)
                         if not wanted or each in wanted
                     ],
                 )
@@ -101,3 +101,7 @@ def _first_to_stay(hosted: Hosted, before_offset: int) -> int:
             before_offset, log_start=hosted.log.log_start, log_end=machine.high_watermark
         )
     return before_offset
+
+
+def _partition(entry: tuple[TopicPartition, PartitionLog]) -> TopicPartition:
+    return entry[0]

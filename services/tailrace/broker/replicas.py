@@ -163,8 +163,9 @@ class Replicas:
             )
         return hosted
 
-    def hosted(self) -> Iterable[Hosted]:
-        return self._hosted.values()
+    def hosted(self) -> list[Hosted]:
+        """All of this moment; other threads may ask too."""
+        return list(self._hosted.values())
 
     def append(
         self, hosted: Hosted, data: bytes | memoryview, *, leader_epoch: int, acks_all: bool
@@ -269,7 +270,7 @@ class Replicas:
 
     def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Partitions on disk that the controller did not name."""
-        found = sorted(each for each in self._manager.logs if each not in named)
+        found = sorted(each for each in list(self._manager.logs) if each not in named)
         return [(each, self._manager.topic_id(each) or "") for each in found]
 
     # What links bring.

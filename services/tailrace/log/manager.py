@@ -191,8 +191,10 @@ class DataFolder:
     def checkpoint(self) -> None:
         """Store how far the logs are durable and where they start."""
         with self._mutex:
-            points = {each: Offset(log.recovery_point) for each, log in self.logs.items()}
-            starts = {each: Offset(log.log_start) for each, log in self.logs.items()}
+            # Others are made and deleted meanwhile, by other threads.
+            logs = list(self.logs.items())
+            points = {each: Offset(log.recovery_point) for each, log in logs}
+            starts = {each: Offset(log.log_start) for each, log in logs}
             points, starts = self.recovery_points | points, self.log_starts | starts
             # In this order: retention raises both, and what it removed may come back unsynced
             # after a power loss. The log start says that it does not count, the recovery point
@@ -245,7 +247,7 @@ class DataFolder:
             return
         entries: dict[TopicPartition, CleanPartition] = {}
         failures: list[str] = []
-        for partition, log in self.logs.items():
+        for partition, log in list(self.logs.items()):
             try:
                 log.close()
             except (TailraceError, OSError) as error:
