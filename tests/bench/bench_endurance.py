@@ -187,13 +187,19 @@ class Memory:
             found[name] = [round(max(part)) for part in parts]
         return found
 
+    def ended(self) -> list[str]:
+        return [name for name, all_of_it in self.samples.items() if all_of_it and not all_of_it[-1]]
+
     def cpu_s(self) -> dict[str, float]:
         began = self._cpu_began
         return {name: round(_cpu_s(pid) - began[name], 1) for name, pid in self._pids.items()}
 
 
 def _resident_mb(pid: int) -> float:
-    text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
+    try:
+        text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
     return int(text.split()[1]) * 4096 / MB
 
 
@@ -213,6 +219,9 @@ async def measure(dev: DevCluster, minutes: float, partitions: int) -> dict[str,
             done, _ = await asyncio.wait(tasks, timeout=min(left, 60))
             for each in done:
                 each.result()
+            for name in memory.ended():
+                # Nobody was killed here.
+                raise RuntimeError(f"{name} ended: {cluster.last_words()}")
             print(f"{left / 60:5.1f} min left: {dict(mix.did)} {dict(mix.trouble)}", flush=True)
         for each in tasks:
             each.cancel()
