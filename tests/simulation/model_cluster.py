@@ -351,7 +351,6 @@ class ModelBroker:
         self.server: Server | None = None
         # While it is set, followers of the metadata hear nothing from here.
         self.is_deaf = False
-        # It has not heard of any topic yet.
         self.is_behind = False
 
     async def start(self, network: Network, address: str) -> None:
@@ -463,7 +462,7 @@ class ModelBroker:
 
     def find(self, partition: Named, topic_id: str) -> ModelPartition:
         found = self.cluster.partitions.get(from_partition(partition))
-        if found is None:
+        if found is None or self.is_behind:
             raise UnknownTopic(f"no {partition.topic}-{partition.partition} here")
         if topic_id and found.topic_id != topic_id:
             raise UnknownTopicId(f"{found.topic_id} is here, not {topic_id}")
@@ -475,8 +474,6 @@ class ModelBroker:
     def _offset(self, query: pb.OffsetQuery) -> pb.OffsetFound:
         found = pb.OffsetFound(partition=query.partition, offset=-1, timestamp_ms=-1)
         try:
-            if self.is_behind:
-                raise UnknownTopic("never heard of it")
             log = self.find(query.partition, "")
             log.check_leader(self.number, -1)
         except TailraceError as error:
