@@ -350,8 +350,7 @@ class ModelBroker:
         self.address = ""
         self.server: Server | None = None
         # While it is set, followers of the metadata hear nothing from here.
-        self.is_deaf = False
-        self.is_behind = False
+        self.is_deaf = self.is_behind = False
 
     async def start(self, network: Network, address: str) -> None:
         self.server = await network.serve(address, self.handlers())

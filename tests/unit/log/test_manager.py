@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -32,7 +31,6 @@ from tailrace.log.checkpoints import (
 )
 from tailrace.log.disk_faults import DiskFaults, Fault, FaultKind, FaultyFiles
 from tailrace.log.files import Files, OsFiles
-from tailrace.log.log import PartitionLog
 from tailrace.log.manager import Identity, LogManager, ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
@@ -249,29 +247,6 @@ def test_a_full_disk_at_the_end_leaves_an_unclean_folder(disk: SimFiles) -> None
 
 
 # Checkpoints.
-
-
-def test_a_log_is_made_while_checkpoints_are_written(disk: SimFiles) -> None:
-    """By another thread: a broker once ended by that, after half an hour of topics that came."""
-    manager = filled(disk)
-    late = TopicPartition("late", 0)
-
-    class Slow:
-        """A log that is asked while the other thread has its turn."""
-
-        log_start = 0
-
-        @property
-        def recovery_point(self) -> int:
-            manager.create(late, TopicId("id-late"), now_ms=NOW_MS)
-            return 0
-
-    logs = manager.folders[0].logs
-    logs[TopicPartition("slow", 0)] = cast("PartitionLog", Slow())
-    manager.checkpoint()
-    assert manager.holds(late)
-    del logs[TopicPartition("slow", 0)]
-    manager.close()
 
 
 def test_checkpoints_say_how_far_the_logs_are_durable(disk: SimFiles) -> None:
