@@ -20,10 +20,18 @@ MINUTES ?= 2
 # How many processes share the tests.
 WORKERS ?= 2
 
-# The image, and the command that builds it and, where need be, gives it to a cluster. In the lab:
-# make image IMAGE_BUILD='kubelab image . tailrace:0.1.0 -f deploy/docker/Dockerfile'
+# The image and the command that builds it. `make e2e` gives it to the cluster of $KUBECONFIG by IMAGE_LOAD: one of the
+# presets kind, minikube and lab (build, then hand over), a command of your own, or nothing when it is there already.
 IMAGE ?= tailrace:0.1.0
 IMAGE_BUILD ?= docker build -t $(IMAGE) -f deploy/docker/Dockerfile .
+IMAGE_LOAD ?=
+KUBELAB ?= kubelab
+LOAD_kind = $(IMAGE_BUILD) && kind load docker-image $(IMAGE)
+LOAD_minikube = $(IMAGE_BUILD) && minikube image load $(IMAGE)
+LOAD_lab = $(KUBELAB) image . $(IMAGE) -f deploy/docker/Dockerfile
+# Which of the end-to-end tests, by pytest's -k; how long all of them may take.
+K ?=
+E2E_LIMIT_S ?= 1200
 
 PYTEST := $(BIN)/python -m pytest
 SIM_ENV := $(if $(SEEDS),TAILRACE_SEEDS=$(SEEDS)) $(if $(SEED),TAILRACE_SEED=$(SEED)) $(if $(TRACE),TAILRACE_TRACE=$(TRACE))
@@ -34,9 +42,10 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
+.PHONY: load e2e
 
 help:  ## list the targets
-	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z0-9-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything in requirements.lock (PYTHON=python3.12 picks one)
 
@@ -130,6 +139,12 @@ demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is 
 
 image:  ## build the image of all services with IMAGE_BUILD (docker by default) as IMAGE
 	$(IMAGE_BUILD)
+
+load:  ## give the image to the cluster of $KUBECONFIG by IMAGE_LOAD: kind, minikube, lab or a command
+	$(or $(LOAD_$(IMAGE_LOAD)),$(IMAGE_LOAD),@echo "IMAGE_LOAD is empty: the cluster has $(IMAGE) or finds it")
+
+e2e: $(V1) load  ## install the chart in the cluster of $KUBECONFIG, break things, count (K=leader for some)
+	IMAGE=$(IMAGE) timeout $(E2E_LIMIT_S) $(PYTEST) -q -s -x -m e2e $(if $(K),-k '$(K)') tests/e2e
 
 lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)

@@ -1,0 +1,186 @@
+"""The load of an end-to-end test. Runs in a pod, from a ConfigMap, on the shipped clients alone.
+
+One idempotent producer numbers its records; two members of a group read them and commit. What was
+acknowledged where is kept, and compared at the end with what a reader of its own finds in the log:
+so the count does not come from anything that is being tested beside it.
+
+`/tmp/report.json` says how it stands, twice a second; when `/tmp/stop` is there the load ends, and
+the last line of its output is the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tailrace.aio import Consumer, Producer, RecordMetadata, TailraceError, TopicPartition
+
+REPORT = Path("/tmp/report.json")
+STOP = Path("/tmp/stop")
+KEYS = 48
+MEMBERS = 2
+OPEN_MAX = 5_000
+# How long records may stay without a fate, and the group behind, once nothing is done any more.
+SETTLE_S = 120.0
+READ_S = 120.0
+WAITS_SHOWN = 5
+PROBLEMS_SHOWN = 10
+
+
+class Load:
+    def __init__(self, bootstrap: str, topic: str, group: str, rate: float) -> None:
+        self.bootstrap, self.topic, self.group = bootstrap, topic, group
+        self.interval_s = 1 / rate
+        self.sent = 0
+        self.open = 0
+        self.acked: dict[int, tuple[int, int]] = {}
+        # When a record was sent, and how long it took until it was acknowledged.
+        self.waits: list[tuple[float, float]] = []
+        self.failed: list[str] = []
+        self.problems: list[str] = []
+        self.seen: Counter[int] = Counter()
+
+    async def run(self) -> dict[str, Any]:
+        async with asyncio.TaskGroup() as tasks:
+            reporting = tasks.create_task(self.report())
+            members = [tasks.create_task(self.consume(number)) for number in range(MEMBERS)]
+            await self.produce()
+            await self.until(lambda: self.seen.keys() >= self.acked.keys())
+            for each in [reporting, *members]:
+                each.cancel()
+        return await self.verdict()
+
+    async def produce(self) -> None:
+        async with Producer(self.bootstrap, client_id="e2e") as producer:
+            due = time.monotonic()
+            while not await asyncio.to_thread(STOP.exists):
+                due = max(due + self.interval_s, time.monotonic() - 1)
+                await asyncio.sleep(max(due - time.monotonic(), 0))
+                if self.open < OPEN_MAX:
+                    await self.send(producer)
+            await producer.flush()
+            await self.until(lambda: not self.open)
+
+    async def send(self, producer: Producer) -> None:
+        number, at = self.sent, time.time()
+        began = time.monotonic()
+        self.sent += 1
+        self.open += 1
+
+        def ended(metadata: RecordMetadata | None, error: TailraceError | None) -> None:
+            self.open -= 1
+            self.waits.append((at, (time.monotonic() - began) * 1000))
+            if metadata is not None:
+                self.acked[number] = (metadata.partition, metadata.offset)
+            else:
+                self.failed.append(f"{number}: {type(error).__name__}: {error}")
+
+        try:
+            key = b"%d" % (number % KEYS)
+            await producer.send(self.topic, b"%d" % number, key, callback=ended)
+        except TailraceError as error:
+            ended(None, error)
+
+    async def consume(self, member: int) -> None:
+        while True:
+            try:
+                async with Consumer(
+                    self.topic,
+                    bootstrap_servers=self.bootstrap,
+                    group_id=self.group,
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                    client_id=f"e2e-{member}",
+                ) as consumer:
+                    while True:
+                        records = await consumer.poll(timeout=0.5)
+                        self.seen.update(int(each.value or b"-1") for each in records)
+                        if records:
+                            await self.commit(consumer, member)
+            except TailraceError as error:
+                self.problems.append(f"member {member}: {type(error).__name__}: {error}")
+                await asyncio.sleep(0.5)
+
+    async def commit(self, consumer: Consumer, member: int) -> None:
+        try:
+            await consumer.commit()
+        except TailraceError as error:
+            # Its next poll goes on from where it is, or from what is committed: others may repeat.
+            self.problems.append(f"commit of {member}: {type(error).__name__}: {error}")
+
+    async def report(self) -> None:
+        while True:
+            REPORT.with_suffix(".new").write_text(json.dumps(self.figures()))
+            REPORT.with_suffix(".new").replace(REPORT)
+            await asyncio.sleep(0.5)
+
+    def figures(self) -> dict[str, Any]:
+        longest = sorted(self.waits, key=lambda each: -each[1])[:WAITS_SHOWN]
+        return {
+            "now": time.time(),
+            "sent": self.sent,
+            "open": self.open,
+            "acked": len(self.acked),
+            "failed": len(self.failed),
+            "consumed": len(self.seen),
+            "repeated": sum(count - 1 for count in self.seen.values()),
+            "longest": [[round(at, 3), round(ms, 1)] for at, ms in longest],
+            "problems": [*self.failed[:PROBLEMS_SHOWN], *self.problems[-PROBLEMS_SHOWN:]],
+        }
+
+    async def verdict(self) -> dict[str, Any]:
+        """Read the whole log with a reader of its own, and compare."""
+        found: Counter[int] = Counter()
+        elsewhere = 0
+        async with Consumer(
+            bootstrap_servers=self.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
+            partitions = [
+                TopicPartition(self.topic, number) for number in range(await self.partitions())
+            ]
+            await consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            left = sum(ends.values())
+            deadline = time.monotonic() + READ_S
+            while left > 0 and time.monotonic() < deadline:
+                for record in await consumer.poll(timeout=1):
+                    left -= 1
+                    number = int(record.value or b"-1")
+                    found[number] += 1
+                    told = self.acked.get(number)
+                    elsewhere += told is not None and told != (record.partition, record.offset)
+        return {
+            **self.figures(),
+            "lost": sum(number not in found for number in self.acked),
+            "duplicated": sum(count - 1 for count in found.values()),
+            "elsewhere": elsewhere,
+            "unread": left,
+            "missed": sum(number not in self.seen for number in self.acked),
+        }
+
+    async def partitions(self) -> int:
+        return max(partition for partition, _ in self.acked.values()) + 1
+
+    async def until(self, check: Any) -> None:
+        end = time.monotonic() + SETTLE_S
+        while not check() and time.monotonic() < end:  # noqa: ASYNC110 - nobody tells.
+            await asyncio.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--rate", type=float, default=100.0)
+    given = parser.parse_args()
+    load = Load(given.bootstrap, given.topic, f"{given.topic}-readers", given.rate)
+    print(json.dumps(asyncio.run(load.run())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
