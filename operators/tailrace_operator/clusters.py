@@ -82,6 +82,16 @@ class ClusterLink:
             return f"broker {broker_id} was not fenced: {error}"
         return f"broker {broker_id} is fenced"
 
+    async def leader(self, topic: str, partition: int) -> int:
+        """Who leads a partition; -1: nobody."""
+        about = await (await self.admin()).describe_topic(topic, timeout_ms=TIMEOUT_MS)
+        return about.partitions[partition].leader
+
+    async def coordinator(self, group: str) -> int:
+        """Which coordinator looks after a group."""
+        about = await (await self.admin()).describe_group(group, timeout_ms=TIMEOUT_MS)
+        return about.coordinator_id
+
     async def close(self) -> None:
         if self._admin is not None:
             await self._admin.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import kubernetes
@@ -166,6 +167,42 @@ class Kube:
             )
 
         await self._do("telling of an event", ask)
+
+    async def evict(self, pod: str) -> bool:
+        """Ask for a pod to go, as `kubectl drain` does; False: its disruption budget says no."""
+
+        def ask() -> bool:
+            try:
+                self._core().create_namespaced_pod_eviction(
+                    pod,
+                    self.namespace,
+                    {
+                        "apiVersion": "policy/v1",
+                        "kind": "Eviction",
+                        "metadata": {"name": pod, "namespace": self.namespace},
+                    },
+                    _request_timeout=REQUEST_TIMEOUT_S,
+                )
+            except ApiException as error:
+                if error.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.NOT_FOUND):
+                    return False
+                raise
+            return True
+
+        return await self._do(f"evicting {pod}", ask)
+
+    async def cordon(self, node: str, *, on: bool) -> None:
+        """Let no more pods come to a node, or let them come again."""
+
+        def ask() -> None:
+            self._core().patch_node(
+                node, {"spec": {"unschedulable": on or None}}, _request_timeout=REQUEST_TIMEOUT_S
+            )
+
+        await self._do(f"{'cordoning' if on else 'uncordoning'} {node}", ask)
+
+    def _core(self) -> Any:
+        return kubernetes.client.CoreV1Api()
 
     def _kind(self, api_version: str, kind: str) -> Any:
         if self._api is None:

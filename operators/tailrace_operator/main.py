@@ -40,11 +40,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.scanning.disabled = True
     clock = SystemClock()
 
-    def timestamp() -> str:
-        moment = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    _Running.operator = Operator(Kube(namespace()), clock=clock, timestamp=timestamp, say=log.info)
+    _Running.operator = Operator(Kube(namespace()), clock=clock, moment=moment, say=log.info)
     _Running.tasks = Tasks(_broken)
     _Running.tasks.spawn("rounds", _Running.operator.run())
 
@@ -57,6 +53,7 @@ async def stop(**_: Any) -> None:
 
 @kopf.on.event(GROUP, VERSION, "clusters")
 @kopf.on.event(GROUP, VERSION, "topics")
+@kopf.on.event(GROUP, VERSION, "drills")
 async def changed(**_: Any) -> None:
     _Running.operator.wake()
 
@@ -76,6 +73,11 @@ def alive(**_: Any) -> bool:
         log.error("no list of resources has succeeded for too long: ending")
         os._exit(1)
     return True
+
+
+def moment(wall_ms: int) -> str:
+    """A moment as Kubernetes writes it."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def namespace() -> str:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from tailrace.clock import Clock
 from tailrace.errors import TailraceError
 from tailrace_operator.clusters import ClusterLink
+from tailrace_operator.drill_rounds import DrillRounds
+from tailrace_operator.drilling import Drilling
 from tailrace_operator.kube import OWN_VERSION, Kube, KubeError
 from tailrace_operator.manifests import BROKER, Manifest
 from tailrace_operator.reconcile import Conditions, reconcile
@@ -35,16 +37,23 @@ class Operator:
         kube: Kube,
         *,
         clock: Clock,
-        timestamp: Callable[[], str],
+        moment: Callable[[int], str],
         say: Callable[[str], None],
         link: Callable[[str], ClusterLink] = ClusterLink,
+        drilling: Callable[..., Drilling] = Drilling,
     ) -> None:
+        def timestamp() -> str:
+            return moment(clock.wall_ms())
+
         self._kube = kube
         self._clock = clock
         self._timestamp = timestamp
         self._say = say
         self._make_link = link
         self._links: dict[str, ClusterLink] = {}
+        self._drills = DrillRounds(
+            kube, clock=clock, timestamp=timestamp, moment=moment, say=say, make=drilling
+        )
         self._wake = asyncio.Event()
         self._last_list_ms = clock.monotonic_ms()
         self._said: dict[str, str] = {}
@@ -75,6 +84,7 @@ class Operator:
         """Look at everything once."""
         clusters = await self._kube.list(OWN_VERSION, "Cluster")
         topics = await self._kube.list(OWN_VERSION, "Topic")
+        drills = await self._kube.list(OWN_VERSION, "Drill")
         self._last_list_ms = self._clock.monotonic_ms()
         names = {each["metadata"]["name"] for each in clusters}
         for name in [each for each in self._links if each not in names]:
@@ -82,6 +92,9 @@ class Operator:
         for resource in clusters:
             await self._cluster(resource)
         await self._topics(clusters, topics)
+        paused = {_name(each) for each in clusters if (each.get("spec") or {}).get("paused")}
+        links = {_name(each): self._link(_name(each)) for each in clusters}
+        await self._drills.play(drills, links, frozenset(paused))
 
     async def pod_gone(self, pod: Mapping[str, Any]) -> None:
         """Kubernetes says that a pod is no more: its broker is fenced at once."""
@@ -97,6 +110,7 @@ class Operator:
         self.wake()
 
     async def close(self) -> None:
+        await self._drills.close()
         for link in self._links.values():
             await link.close()
         self._links.clear()
@@ -161,3 +175,7 @@ class Operator:
         if self._said.get(about) != text:
             self._said[about] = text
             self._say(f"{about}: {text}")
+
+
+def _name(resource: Manifest) -> str:
+    return str(resource["metadata"]["name"])

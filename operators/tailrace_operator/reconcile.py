@@ -147,17 +147,24 @@ async def _perform(
 # --------------------------------------------------------------------------------------- looking
 
 
-async def _observe(spec: ClusterSpec, resource: Manifest, api: Api, link: Link) -> Observed:
-    pods = await api.list("v1", "Pod", f"{CLUSTER_LABEL}={spec.name},{ROLE_LABEL}")
+async def pods_of(cluster: str, api: Api) -> tuple[list[Pod], int]:
+    """The pods of a cluster, and how many brokers its StatefulSet has been told to run."""
+    found = await api.list("v1", "Pod", f"{CLUSTER_LABEL}={cluster},{ROLE_LABEL}")
     sets = {}
     for role in ROLES:
-        sets[role] = await api.get(APPS, "StatefulSet", workload_name(spec.name, role)) or {}
+        sets[role] = await api.get(APPS, "StatefulSet", workload_name(cluster, role)) or {}
+    pods = [pod for each in found if (pod := _pod(each, sets)) is not None]
+    return pods, int((sets[BROKER].get("spec") or {}).get("replicas") or 0)
+
+
+async def _observe(spec: ClusterSpec, resource: Manifest, api: Api, link: Link) -> Observed:
+    pods, brokers_now = await pods_of(spec.name, api)
     health, holding = await link.health()
     placed = (resource.get("status") or {}).get("placedOn")
     return Observed(
         brokers_wanted=spec.brokers.replicas,
-        brokers_now=int((sets[BROKER].get("spec") or {}).get("replicas") or 0),
-        pods=[pod for each in pods if (pod := _pod(each, sets)) is not None],
+        brokers_now=brokers_now,
+        pods=pods,
         health=health,
         placed_on=None if placed is None else frozenset(int(each) for each in placed),
         holding=holding,

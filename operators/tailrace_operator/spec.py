@@ -18,6 +18,16 @@ VERSION: Final = "v1alpha1"
 CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 ROLE_LABEL: Final = f"{GROUP}/role"
 
+DRILLS: Final = (
+    "kill-leader",
+    "kill-controller",
+    "kill-coordinator",
+    "kill-broker-and-wipe",
+    "stop-etcd",
+    "drain-node",
+    "roll",
+)
+
 Json: TypeAlias = Mapping[str, Any]
 
 # Set by the operator itself; a person's value would break the cluster.
@@ -102,6 +112,25 @@ class TopicSpec:
     config: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillSpec:
+    """One drill: what is done to which cluster, and when."""
+
+    name: str
+    cluster: str
+    kind: str
+    schedule: str = ""
+    rate: int = 50
+    partitions: int = 6
+    warmup_s: int = 5
+    hold_s: int = 30
+    timeout_s: int = 600
+    max_unavailable_ms: int = 30_000
+    node: str = ""
+    keep_topic: bool = False
+    suspended: bool = False
+
+
 def read_cluster(name: str, namespace: str, spec: Json) -> ClusterSpec:
     """The spec of a Cluster resource; InvalidSpec says what is wrong with it."""
     etcd = spec.get("etcd") or {}
@@ -154,6 +183,31 @@ def read_topic(name: str, spec: Json) -> TopicSpec:
         partitions=int(spec.get("partitions") or 1),
         replicas=int(spec.get("replicas") or 0),
         config={key: str(value) for key, value in sorted((spec.get("config") or {}).items())},
+    )
+
+
+def read_drill(name: str, spec: Json) -> DrillSpec:
+    """The spec of a Drill resource; InvalidSpec says what is wrong with it."""
+    kind, cluster = spec.get("kind") or "", spec.get("cluster") or ""
+    if kind not in DRILLS:
+        raise InvalidSpec(f"spec.kind is {kind!r}: there are {', '.join(DRILLS)}")
+    if not cluster:
+        raise InvalidSpec("spec.cluster is empty: name the Cluster of this namespace to drill")
+    known = DrillSpec(name=name, cluster=cluster, kind=kind)
+    return DrillSpec(
+        name=name,
+        cluster=cluster,
+        kind=kind,
+        schedule=str(spec.get("schedule") or ""),
+        rate=int(spec.get("recordsPerSecond") or known.rate),
+        partitions=int(spec.get("partitions") or known.partitions),
+        warmup_s=read_duration(spec.get("warmup") or f"{known.warmup_s}s"),
+        hold_s=read_duration(spec.get("holdFor") or f"{known.hold_s}s"),
+        timeout_s=read_duration(spec.get("timeout") or f"{known.timeout_s}s"),
+        max_unavailable_ms=1000 * read_duration(spec.get("maxUnavailable") or "30s"),
+        node=str(spec.get("node") or ""),
+        keep_topic=bool(spec.get("keepTopic", False)),
+        suspended=bool(spec.get("suspended", False)),
     )
 
 

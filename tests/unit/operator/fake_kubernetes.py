@@ -27,6 +27,9 @@ class FakeKubernetes:
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.events: list[str] = []
         self.deleted_pods: list[str] = []
+        self.cordoned: set[str] = set()
+        # Pods that a disruption budget protects.
+        self.protected: set[str] = set()
         self.calls = 0
         self.after_each_call: Callable[[], None] = lambda: None
         self._uids = 0
@@ -96,6 +99,21 @@ class FakeKubernetes:
         self._called()
         self.events.append(f"{reason}: {message}")
 
+    async def evict(self, pod: str) -> bool:
+        self._called()
+        if pod in self.protected:
+            return False
+        del self.objects["Pod", pod]
+        self.deleted_pods.append(pod)
+        return True
+
+    async def cordon(self, node: str, *, on: bool) -> None:
+        self._called()
+        if on:
+            self.cordoned.add(node)
+        else:
+            self.cordoned.discard(node)
+
     # What Kubernetes does by itself.
 
     def settle(self) -> None:
@@ -103,7 +121,12 @@ class FakeKubernetes:
             if kind != "StatefulSet":
                 continue
             revision = fingerprint(each["spec"]["template"])
-            each["status"] = {"updateRevision": revision}
+            each["status"] = {
+                "updateRevision": revision,
+                "readyReplicas": each["spec"]["replicas"],
+            }
+            if self.cordoned:
+                continue
             for ordinal in range(each["spec"]["replicas"]):
                 if ("Pod", f"{name}-{ordinal}") not in self.objects:
                     self._pod(each, f"{name}-{ordinal}", revision)
@@ -118,7 +141,14 @@ class FakeKubernetes:
             "controller-revision-hash": revision,
         }
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
-        self.put({"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": status})
+        self.put(
+            {
+                "kind": "Pod",
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"nodeName": "node-1"},
+                "status": status,
+            }
+        )
 
     def pods(self, role: str) -> Sequence[Manifest]:
         return [
@@ -129,10 +159,16 @@ class FakeKubernetes:
 
 
 class FakeCluster:
-    """A Tailrace cluster whose brokers are the pods that run; replicas come back in a while."""
+    """A Tailrace cluster whose brokers are the pods that run; replicas come back in a while.
+
+    It is its own administration client, as far as drills ask one.
+    """
+
+    bootstrap = "events-bootstrap.prod.svc:9092"
 
     def __init__(self, kubernetes: FakeKubernetes) -> None:
         self._kubernetes = kubernetes
+        self.topics: set[str] = set()
         self.lives: dict[int, str] = {}
         self.behind = 0
         self.holding: frozenset[int] = frozenset()
@@ -174,6 +210,21 @@ class FakeCluster:
     async def fence(self, broker_id: int, *, instance: str, reason: str) -> str:
         self.fenced.append((broker_id, instance))
         return f"broker {broker_id} is fenced"
+
+    async def leader(self, topic: str, partition: int) -> int:
+        return min(self._registered())
+
+    async def coordinator(self, group: str) -> int:
+        return 0
+
+    async def admin(self) -> FakeCluster:
+        return self
+
+    async def create_topic(self, name: str, *, partitions: int, timeout_ms: int) -> None:
+        self.topics.add(name)
+
+    async def delete_topic(self, name: str, *, timeout_ms: int) -> None:
+        self.topics.discard(name)
 
     async def close(self) -> None:
         self.reachable = False

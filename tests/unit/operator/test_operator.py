@@ -29,7 +29,7 @@ class Bench:
         self.operator = Operator(
             self.api,  # type: ignore[arg-type]
             clock=self.clock,
-            timestamp=lambda: "now",
+            moment=lambda _: "now",
             say=self.said.append,
             link=lambda _: self.link,  # type: ignore[arg-type,return-value]
         )
