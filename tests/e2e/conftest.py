@@ -6,7 +6,8 @@ left is removed first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from typing import Final
 
 import pytest
@@ -15,6 +16,7 @@ from e2e.kube import CommandFailed, until
 from e2e.release import Release
 
 NAMESPACE: Final = "tailrace-e2e"
+LINES_SHOWN: Final = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,13 +26,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What fails is shown with the cluster as it was then: afterwards all of it is gone."""
+    report = yield
+    if report.failed and "e2e" in item.path.parts:
+        report.sections.append(("the namespace", _picture()))
+    return report
+
+
+def _picture() -> str:
+    kube = Release("demo", NAMESPACE).kube
+    shown = []
+    for words in (
+        [
+            "get",
+            "pods,pvc,clusters.tailrace.dev,topics.tailrace.dev,drills.tailrace.dev",
+            "-o=wide",
+        ],
+        ["logs", "deployment/demo-operator", "--tail=60"],
+        ["get", "events", "--sort-by=.lastTimestamp"],
+    ):
+        try:
+            shown.append("\n".join(kube.kubectl(*words).splitlines()[-LINES_SHOWN:]))
+        except CommandFailed as error:
+            shown.append(str(error))
+    return "\n\n".join(shown)
+
+
 @pytest.fixture(scope="session")
 def release() -> Iterator[Release]:
     made = Release("demo", NAMESPACE)
     _clear(made)
     made.install()
     yield made
-    _clear(made)
+    # E2E_KEEP leaves everything there, for people who want to look.
+    if not os.environ.get("E2E_KEEP"):
+        _clear(made)
 
 
 def _clear(release: Release) -> None:
