@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.aio import Admin
-from tailrace.errors import TailraceError
+from tailrace.errors import StaleBroker, TailraceError
 from tailrace_operator.reconcile import SpreadFailed
 from tailrace_operator.rollout import Health
 
@@ -71,16 +71,19 @@ class ClusterLink:
             raise SpreadFailed(str(error)) from error
         return f"{len(moves)} partitions move"
 
-    async def fence(self, broker_id: int, *, instance: str, reason: str) -> str:
-        """Have the broker that ran in this pod fenced; what came of it, for the log."""
+    async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]:
+        """Have the broker that ran in this pod fenced; whether that is sure, and what was said."""
         try:
             admin = await self.admin()
             await admin.fence_broker(
                 broker_id, instance=instance, reason=reason, timeout_ms=TIMEOUT_MS
             )
+        except StaleBroker as error:
+            # Another instance has its place: this one cannot act any more.
+            return True, f"broker {broker_id} is not of that pod: {error}"
         except TailraceError as error:
-            return f"broker {broker_id} was not fenced: {error}"
-        return f"broker {broker_id} is fenced"
+            return False, f"broker {broker_id} was not fenced: {error}"
+        return True, f"broker {broker_id} is fenced"
 
     async def leader(self, topic: str, partition: int) -> int:
         """Who leads a partition; -1: nobody."""

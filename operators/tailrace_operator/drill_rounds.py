@@ -17,6 +17,7 @@ from tailrace_operator.drilling import Drilling
 from tailrace_operator.drills import Phase, Report, Verdict, turn
 from tailrace_operator.kube import Kube, KubeError
 from tailrace_operator.manifests import Manifest
+from tailrace_operator.metrics import Metrics
 from tailrace_operator.reconcile import Conditions
 from tailrace_operator.spec import DrillSpec, InvalidSpec, read_drill
 from tailrace_operator.strikes import forget, restore
@@ -41,19 +42,19 @@ class DrillRounds:
         kube: Kube,
         *,
         clock: Clock,
-        timestamp: Callable[[], str],
         moment: Callable[[int], str],
         say: Callable[[str], None],
+        metrics: Metrics,
         make: Callable[..., Drilling] = Drilling,
     ) -> None:
         self._kube = kube
         self._clock = clock
-        self._timestamp = timestamp
         self._moment = moment
+        self._metrics = metrics
         self._say = say
         self._make = make
         self._running: dict[str, _Running] = {}
-        self._tasks = Tasks(lambda name, error: say(f"{name} failed: {error!r}"))
+        self._tasks = self._new_tasks()
 
     async def play(
         self, drills: Sequence[Manifest], links: Mapping[str, ClusterLink], paused: frozenset[str]
@@ -71,7 +72,15 @@ class DrillRounds:
                 await self._write(resource, {"phase": "Refused", "message": str(error)})
 
     async def close(self) -> None:
-        await self._tasks.close()
+        """End all drills that run, with everything put right; others may begin later."""
+        tasks, self._tasks = self._tasks, self._new_tasks()
+        await tasks.close()
+
+    def _new_tasks(self) -> Tasks:
+        return Tasks(lambda name, error: self._say(f"{name} failed: {error!r}"))
+
+    def _timestamp(self) -> str:
+        return self._moment(self._clock.wall_ms())
 
     @property
     def running(self) -> int:
@@ -151,6 +160,7 @@ class DrillRounds:
 
     async def _end(self, spec: DrillSpec, resource: Manifest, report: Report) -> None:
         self._say(f"{spec.cluster}: drill {spec.name} {report.verdict.value}: {report.message}")
+        self._metrics.drills.labels(spec.cluster, spec.kind, report.verdict.value).inc()
         now = await self._kube.get(resource["apiVersion"], "Drill", spec.name)
         if now is None or now["metadata"]["uid"] != resource["metadata"]["uid"]:
             return

@@ -201,6 +201,22 @@ class Kube:
 
         await self._do(f"{'cordoning' if on else 'uncordoning'} {node}", ask)
 
+    async def node_is_gone(self, node: str) -> bool:
+        """Whether Kubernetes knows no such node; False too when we may not ask."""
+
+        def ask() -> bool:
+            try:
+                self._core().read_node(node, _request_timeout=REQUEST_TIMEOUT_S)
+            except ApiException as error:
+                if error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED):
+                    return False
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return True
+                raise
+            return False
+
+        return await self._do(f"reading node {node}", ask)
+
     def _core(self) -> Any:
         return kubernetes.client.CoreV1Api()
 

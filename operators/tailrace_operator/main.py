@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,7 +15,10 @@ import kopf
 from tailrace.clock import SystemClock
 from tailrace.runtime import Tasks
 from tailrace_operator.kube import Kube
+from tailrace_operator.leadership import Leadership
+from tailrace_operator.metrics import Metrics
 from tailrace_operator.operator import Operator
+from tailrace_operator.reconcile import Moments
 from tailrace_operator.spec import CLUSTER_LABEL, GROUP, ROLE_LABEL, VERSION
 
 LIVENESS: Final = "http://0.0.0.0:8080/livez"
@@ -28,6 +32,7 @@ class _Running:
     """What handlers share in this process."""
 
     operator: Operator
+    leadership: Leadership
     tasks: Tasks
 
 
@@ -40,8 +45,23 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.scanning.disabled = True
     clock = SystemClock()
 
-    _Running.operator = Operator(Kube(namespace()), clock=clock, moment=moment, say=log.info)
+    kube, metrics = Kube(namespace()), Metrics()
+    _Running.leadership = Leadership(
+        kube, lease_name(), identity(), clock=clock, moment=micro_moment, say=log.info
+    )
+    _Running.operator = Operator(
+        kube,
+        clock=clock,
+        moments=Moments(moment, read_moment),
+        say=log.info,
+        leading=_Running.leadership.is_mine,
+        metrics=metrics,
+    )
+    metrics.leading.set_function(lambda: float(_Running.leadership.is_mine()))
+    metrics.serve()
     _Running.tasks = Tasks(_broken)
+    await _Running.leadership.round()
+    _Running.tasks.spawn("leadership", _Running.leadership.run(_Running.operator.wake))
     _Running.tasks.spawn("rounds", _Running.operator.run())
 
 
@@ -49,6 +69,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
 async def stop(**_: Any) -> None:
     await _Running.tasks.close()
     await _Running.operator.close()
+    await _Running.leadership.release()
 
 
 @kopf.on.event(GROUP, VERSION, "clusters")
@@ -78,6 +99,26 @@ def alive(**_: Any) -> bool:
 def moment(wall_ms: int) -> str:
     """A moment as Kubernetes writes it."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_moment(wall_ms: int) -> str:
+    """A moment as leases have it."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_moment(text: str) -> int:
+    """What Kubernetes wrote, in ms since 1970."""
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def lease_name() -> str:
+    """The Lease that several operators of one release share; empty: there is only this one."""
+    return os.environ.get("TAILRACE_OPERATOR_LEASE", "")
+
+
+def identity() -> str:
+    """Who this is, in the lease: the pod's name, and a life of it."""
+    return f"{os.environ.get('HOSTNAME', 'operator')}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def namespace() -> str:

@@ -18,7 +18,8 @@ from tailrace_operator.drill_rounds import DrillRounds
 from tailrace_operator.drilling import Drilling
 from tailrace_operator.kube import OWN_VERSION, Kube, KubeError
 from tailrace_operator.manifests import BROKER, Manifest
-from tailrace_operator.reconcile import Conditions, reconcile
+from tailrace_operator.metrics import Metrics
+from tailrace_operator.reconcile import Conditions, Moments, Outcome, reconcile
 from tailrace_operator.rollout import Settled, Wait
 from tailrace_operator.spec import CLUSTER_LABEL, ROLE_LABEL, InvalidSpec, read_topic
 from tailrace_operator.topic_rounds import TopicRounds
@@ -37,22 +38,28 @@ class Operator:
         kube: Kube,
         *,
         clock: Clock,
-        moment: Callable[[int], str],
+        moments: Moments,
         say: Callable[[str], None],
+        leading: Callable[[], bool] = lambda: True,
+        metrics: Metrics | None = None,
         link: Callable[[str], ClusterLink] = ClusterLink,
         drilling: Callable[..., Drilling] = Drilling,
     ) -> None:
-        def timestamp() -> str:
-            return moment(clock.wall_ms())
-
         self._kube = kube
         self._clock = clock
-        self._timestamp = timestamp
+        self._moments = moments
         self._say = say
+        self._is_leading = leading
+        self._metrics = metrics or Metrics()
         self._make_link = link
         self._links: dict[str, ClusterLink] = {}
         self._drills = DrillRounds(
-            kube, clock=clock, timestamp=timestamp, moment=moment, say=say, make=drilling
+            kube,
+            clock=clock,
+            moment=moments.write,
+            say=say,
+            metrics=self._metrics,
+            make=drilling,
         )
         self._wake = asyncio.Event()
         self._last_list_ms = clock.monotonic_ms()
@@ -70,8 +77,9 @@ class Operator:
         while True:
             self._wake.clear()
             try:
-                await self.round()
+                await (self.round() if self._is_leading() else self.stand_by())
             except KubeError as error:
+                self._metrics.errors.labels("api").inc()
                 self._once("api", str(error))
             await asyncio.sleep(ROUND_GAP_S)
             try:
@@ -80,21 +88,33 @@ class Operator:
             except TimeoutError:
                 pass
 
-    async def round(self) -> None:
-        """Look at everything once."""
-        clusters = await self._kube.list(OWN_VERSION, "Cluster")
-        topics = await self._kube.list(OWN_VERSION, "Topic")
-        drills = await self._kube.list(OWN_VERSION, "Drill")
+    async def stand_by(self) -> None:
+        """Somebody else acts; we only see to it that we would hear."""
+        await self._drills.close()
+        await self._listed()
+
+    async def _listed(self) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
+        found = [await self._kube.list(OWN_VERSION, kind) for kind in ("Cluster", "Topic", "Drill")]
         self._last_list_ms = self._clock.monotonic_ms()
+        self._metrics.last_list.set(self._clock.wall_ms() / 1000)
+        return found[0], found[1], found[2]
+
+    async def round(self) -> None:
+        """Look at everything once, and do what is next."""
+        began_ms = self._clock.monotonic_ms()
+        clusters, topics, drills = await self._listed()
         names = {each["metadata"]["name"] for each in clusters}
         for name in [each for each in self._links if each not in names]:
             await self._links.pop(name).close()
         for resource in clusters:
+            if not self._is_leading():
+                return
             await self._cluster(resource)
         await self._topics(clusters, topics)
         paused = {_name(each) for each in clusters if (each.get("spec") or {}).get("paused")}
         links = {_name(each): self._link(_name(each)) for each in clusters}
         await self._drills.play(drills, links, frozenset(paused))
+        self._metrics.rounds.observe((self._clock.monotonic_ms() - began_ms) / 1000)
 
     async def pod_gone(self, pod: Mapping[str, Any]) -> None:
         """Kubernetes says that a pod is no more: its broker is fenced at once."""
@@ -102,8 +122,10 @@ class Operator:
         cluster, name = labels.get(CLUSTER_LABEL, ""), pod["metadata"]["name"]
         ordinal = name.rpartition("-")[2]
         link = self._links.get(cluster)
-        if labels.get(ROLE_LABEL) == BROKER and link is not None and ordinal.isdigit():
-            told = await link.fence(
+        is_broker = labels.get(ROLE_LABEL) == BROKER and ordinal.isdigit()
+        if is_broker and link is not None and self._is_leading():
+            self._metrics.fences.labels(cluster).inc()
+            _, told = await link.fence(
                 int(ordinal), instance=pod["metadata"]["uid"], reason=f"the pod {name} is gone"
             )
             self._say(f"{cluster}: {told}")
@@ -119,8 +141,15 @@ class Operator:
         name = resource["metadata"]["name"]
         link = self._link(name)
         try:
-            outcome = await reconcile(resource, api=self._kube, link=link, now=self._timestamp())
+            outcome = await reconcile(
+                resource,
+                api=self._kube,
+                link=link,
+                moments=self._moments,
+                now_ms=self._clock.wall_ms(),
+            )
         except KubeError as error:
+            self._metrics.errors.labels(name).inc()
             self._once(name, str(error))
             return
         if outcome is None:
@@ -128,9 +157,19 @@ class Operator:
         for each in outcome.changed:
             self._say(f"{name}: {each} applied")
         step = outcome.step
+        self._measure(name, outcome)
         self._once(name, "all is as wanted" if isinstance(step, Settled) else step.why)
         if not isinstance(step, Wait | Settled):
             self.wake()
+
+    def _measure(self, cluster: str, outcome: Outcome) -> None:
+        metrics, health = self._metrics, outcome.health
+        if not isinstance(outcome.step, Wait | Settled):
+            metrics.steps.labels(cluster, type(outcome.step).__name__).inc()
+        metrics.brokers.labels(cluster).set(len(health.brokers))
+        metrics.ready.labels(cluster).set(health.is_whole)
+        metrics.under_replicated.labels(cluster).set(health.under_replicated)
+        metrics.offline.labels(cluster).set(health.offline)
 
     async def _topics(self, clusters: list[Manifest], topics: list[Manifest]) -> None:
         for cluster in clusters:
@@ -144,7 +183,7 @@ class Operator:
                     continue
                 if spec.cluster == name:
                     mine.append((spec, resource))
-            rounds = TopicRounds(self._kube, self._link(name), cluster, self._timestamp())
+            rounds = TopicRounds(self._kube, self._link(name), cluster, self._now())
             try:
                 await rounds.play(mine)
             except (KubeError, TailraceError) as error:
@@ -158,7 +197,7 @@ class Operator:
     async def _refused(self, resource: Manifest, message: str) -> None:
         if (resource.get("status") or {}).get("message") == message:
             return
-        say = Conditions(resource, message, self._timestamp())
+        say = Conditions(resource, message, self._now())
         conditions = [say("Ready", holds=False, reason="Refused")]
         status = {"message": message, "conditions": conditions}
         await self._kube.patch_status("Topic", resource["metadata"]["name"], status)
@@ -169,6 +208,9 @@ class Operator:
             bootstrap = f"{cluster}-bootstrap.{self._kube.namespace}.svc:9092"
             link = self._links[cluster] = self._make_link(bootstrap)
         return link
+
+    def _now(self) -> str:
+        return self._moments.write(self._clock.wall_ms())
 
     def _once(self, about: str, text: str) -> None:
         """Say it when it is news."""

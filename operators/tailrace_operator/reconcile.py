@@ -7,10 +7,12 @@ where it died. What is done: objects as the spec wants them (`manifests`), then 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tailrace_operator import healing
+from tailrace_operator.healing import Healing
 from tailrace_operator.manifests import (
     BROKER,
     ROLES,
@@ -42,29 +44,31 @@ APPS: Final = "apps/v1"
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
-class Api(Protocol):
+class Api(healing.Api, Protocol):
     """What is asked of Kubernetes (`kube.Kube`)."""
 
-    async def list(self, api_version: str, kind: str, selector: str = "") -> list[Manifest]: ...
     async def get(self, api_version: str, kind: str, name: str) -> Manifest | None: ...
     async def apply(self, manifest: Manifest) -> bool: ...
-    async def patch(self, api_version: str, kind: str, name: str, patch: Manifest) -> None: ...
     async def patch_status(self, kind: str, name: str, status: Manifest) -> None: ...
-    async def delete(
-        self, api_version: str, kind: str, name: str, *, uid: str, grace_s: int | None = None
-    ) -> None: ...
-    async def event(self, about: Manifest, *, reason: str, message: str, warning: bool) -> None: ...
 
 
 class SpreadFailed(Exception):
     """Replicas could not be moved; the message says why."""
 
 
-class Link(Protocol):
+class Link(healing.Link, Protocol):
     """What is asked of a Tailrace cluster (`clusters.ClusterLink`)."""
 
     async def health(self) -> tuple[Health, frozenset[int]]: ...
     async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """How Kubernetes writes moments, and how they are read back, in ms since 1970."""
+
+    write: Callable[[int], str]
+    read: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +80,25 @@ class Outcome:
     changed: tuple[str, ...] = ()
 
 
-async def reconcile(resource: Manifest, *, api: Api, link: Link, now: str) -> Outcome | None:
+async def reconcile(
+    resource: Manifest, *, api: Api, link: Link, moments: Moments, now_ms: int
+) -> Outcome | None:
     """Make one round; None when the resource cannot be acted on, which its status then says."""
-    name = resource["metadata"]["name"]
+    name, now = resource["metadata"]["name"], moments.write(now_ms)
     try:
         spec = read_cluster(name, resource["metadata"]["namespace"], resource.get("spec") or {})
     except InvalidSpec as error:
         await _write_status(api, resource, _invalid(resource, str(error), now))
         return None
     changed = () if spec.paused else await _apply(spec, resource, api)
-    seen = await _observe(spec, resource, api, link)
-    step: Step = Wait("spec.paused is true") if spec.paused else next_step(seen)
-    status = _status(spec, resource, seen, step, now)
+    seen, away = await _observe(spec, resource, api, link, now_ms)
+    if spec.paused:
+        step: Step = Wait("spec.paused is true")
+    else:
+        trouble = await Healing(api, link, spec, resource, moments.read).play(seen.health, now_ms)
+        step = Wait(trouble) if trouble else next_step(seen)
+    since = [{"broker": broker, "sinceMs": since_ms} for broker, since_ms in away.items()]
+    status = {**_status(spec, resource, seen, step, now), "away": since}
     extra = await _perform(step, spec, resource, api, link)
     await _write_status(api, resource, {**status, **extra})
     return Outcome(step=step, health=seen.health, changed=changed)
@@ -111,11 +122,24 @@ async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, 
 
 
 async def _with_brokers_as_they_are(manifest: Manifest, api: Api) -> Manifest:
-    """How many brokers there are changes by steps of its own; the template does not."""
+    """How many brokers there are changes by steps of its own.
+
+    Which volumes new brokers get cannot be changed at all: their claims grow instead.
+    """
     now = await api.get(APPS, "StatefulSet", manifest["metadata"]["name"])
     if now is None:
         return manifest
-    return {**manifest, "spec": {**manifest["spec"], "replicas": now["spec"]["replicas"]}}
+    kept = {"replicas": now["spec"]["replicas"]}
+    before = (now["spec"].get("volumeClaimTemplates") or [{}])[0].get("spec")
+    if before is not None:
+        template = manifest["spec"]["volumeClaimTemplates"][0]
+        same = {
+            key: before[key]
+            for key in ("accessModes", "resources", "storageClassName")
+            if key in before and (key != "storageClassName" or key in template["spec"])
+        }
+        kept["volumeClaimTemplates"] = [{**template, "spec": same}]
+    return {**manifest, "spec": {**manifest["spec"], **kept}}
 
 
 async def _perform(
@@ -134,8 +158,9 @@ async def _perform(
             try:
                 told = await link.spread(brokers, throttle_bytes=spec.throttle_bytes)
             except SpreadFailed as error:
-                problem = f"{why}, but they cannot be placed: {error}"
-                await api.event(resource, reason="SpreadFailed", message=problem, warning=True)
+                problem = f"{why}, but their replicas cannot be placed: {error}"
+                if (resource.get("status") or {}).get("message") != problem:
+                    await api.event(resource, reason="SpreadFailed", message=problem, warning=True)
                 return {"message": problem}
             await api.event(resource, reason="Spread", message=f"{why}: {told}", warning=False)
             return {"placedOn": list(brokers)}
@@ -157,18 +182,40 @@ async def pods_of(cluster: str, api: Api) -> tuple[list[Pod], int]:
     return pods, int((sets[BROKER].get("spec") or {}).get("replicas") or 0)
 
 
-async def _observe(spec: ClusterSpec, resource: Manifest, api: Api, link: Link) -> Observed:
+async def _observe(
+    spec: ClusterSpec, resource: Manifest, api: Api, link: Link, now_ms: int
+) -> tuple[Observed, dict[int, int]]:
+    """How everything is, and since when which brokers are away."""
     pods, brokers_now = await pods_of(spec.name, api)
     health, holding = await link.health()
-    placed = (resource.get("status") or {}).get("placedOn")
-    return Observed(
+    before = resource.get("status") or {}
+    placed = before.get("placedOn")
+    known = {int(each["broker"]): int(each["sinceMs"]) for each in before.get("away") or []}
+    away = _away(known, spec, health, now_ms)
+    seen = Observed(
         brokers_wanted=spec.brokers.replicas,
         brokers_now=brokers_now,
         pods=pods,
         health=health,
         placed_on=None if placed is None else frozenset(int(each) for each in placed),
         holding=holding,
+        overdue=frozenset(
+            broker
+            for broker, since_ms in away.items()
+            if now_ms - since_ms >= spec.replace_after_s * 1000
+        ),
     )
+    return seen, away
+
+
+def _away(
+    before: Mapping[int, int], spec: ClusterSpec, health: Health, now_ms: int
+) -> dict[int, int]:
+    """Since when each broker that should be there is not; a silent cluster says nothing new."""
+    if not health.reachable:
+        return dict(before)
+    missing = sorted(set(range(spec.brokers.replicas)) - health.brokers)
+    return {each: before.get(each, now_ms) for each in missing}
 
 
 def _pod(pod: Manifest, sets: Mapping[str, Manifest]) -> Pod | None:

@@ -54,6 +54,8 @@ class Observed:
     # The brokers that replicas were spread over last, and those that hold replicas now.
     placed_on: frozenset[int] | None = None
     holding: frozenset[int] = frozenset()
+    # Brokers that have been away for longer than `failover.replaceAfter`.
+    overdue: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +189,19 @@ def _shrink(seen: Observed) -> Step:
 
 
 def _spread(seen: Observed) -> Step:
-    wanted = tuple(range(seen.brokers_wanted))
+    away = seen.overdue & frozenset(range(seen.brokers_wanted))
+    wanted = tuple(each for each in range(seen.brokers_wanted) if each not in away)
     if seen.health.moving:
         return Wait(f"{seen.health.moving} partitions are moving")
     if seen.placed_on is None or seen.placed_on == frozenset(wanted):
+        if away:
+            return Wait(f"brokers {_shown(away)} are away, and others hold their replicas")
         return Settled()
     missing = sorted(set(wanted) - seen.health.brokers)
     if missing:
         return Wait(f"broker {missing[0]} is not registered yet")
+    if away:
+        return Spread(wanted, f"brokers {_shown(away)} have been away for too long")
     if not seen.health.is_whole:
         return Wait("replicas are to be spread anew, when every partition is at full strength")
     return Spread(wanted, f"replicas are on brokers {_shown(seen.placed_on)}")

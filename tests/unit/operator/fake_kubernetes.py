@@ -8,11 +8,18 @@ any point between two calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from tailrace_operator.manifests import Manifest, fingerprint
+from tailrace_operator.reconcile import Moments, SpreadFailed
 from tailrace_operator.rollout import Health
 from tailrace_operator.spec import CLUSTER_LABEL, ROLE_LABEL
+
+MOMENTS: Final = Moments(
+    write=lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    read=lambda text: int(datetime.fromisoformat(text).timestamp() * 1000),
+)
 
 
 class OperatorDied(Exception):
@@ -28,6 +35,7 @@ class FakeKubernetes:
         self.events: list[str] = []
         self.deleted_pods: list[str] = []
         self.cordoned: set[str] = set()
+        self.nodes_gone: set[str] = set()
         # Pods that a disruption budget protects.
         self.protected: set[str] = set()
         self.calls = 0
@@ -114,6 +122,10 @@ class FakeKubernetes:
         else:
             self.cordoned.discard(node)
 
+    async def node_is_gone(self, node: str) -> bool:
+        self._called()
+        return node in self.nodes_gone
+
     # What Kubernetes does by itself.
 
     def settle(self) -> None:
@@ -128,12 +140,26 @@ class FakeKubernetes:
             if self.cordoned:
                 continue
             for ordinal in range(each["spec"]["replicas"]):
+                self._claims(each, f"{name}-{ordinal}")
                 if ("Pod", f"{name}-{ordinal}") not in self.objects:
                     self._pod(each, f"{name}-{ordinal}", revision)
             for pod in [key for key in self.objects if key[0] == "Pod"]:
                 stem, _, number = pod[1].rpartition("-")
                 if stem == name and int(number) >= each["spec"]["replicas"]:
                     del self.objects[pod]
+
+    def _claims(self, owner: Manifest, pod: str) -> None:
+        for template in owner["spec"].get("volumeClaimTemplates") or []:
+            name = f"{template['metadata']['name']}-{pod}"
+            if ("PersistentVolumeClaim", name) not in self.objects:
+                self.put(
+                    {
+                        "kind": "PersistentVolumeClaim",
+                        "metadata": {**template["metadata"], "name": name},
+                        "spec": template["spec"],
+                        "status": {"phase": "Bound"},
+                    }
+                )
 
     def _pod(self, owner: Manifest, name: str, revision: str) -> None:
         labels = {
@@ -172,7 +198,10 @@ class FakeCluster:
         self.lives: dict[int, str] = {}
         self.behind = 0
         self.holding: frozenset[int] = frozenset()
-        self.fewest_whole = True
+        # Brokers whose processes do not come up, whatever their pods look like.
+        self.broken: set[int] = set()
+        # Fewer brokers than this cannot hold what there is.
+        self.replicas = 1
         self.reachable = True
         self.fenced: list[tuple[int, str]] = []
 
@@ -180,6 +209,8 @@ class FakeCluster:
         found = {}
         for pod in self._kubernetes.pods("broker"):
             number = int(pod["metadata"]["name"].rpartition("-")[2])
+            if number in self.broken:
+                continue
             found[number] = pod["metadata"]["uid"]
         return found
 
@@ -198,18 +229,22 @@ class FakeCluster:
             brokers=frozenset(now),
             controller=1,
             partitions=6,
-            under_replicated=6 if self.behind else 0,
+            under_replicated=6 if self.behind or self.holding - now.keys() else 0,
         )
         self.behind = max(self.behind - 1, 0)
         return health, self.holding
 
     async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str:
+        if len(brokers) < self.replicas:
+            raise SpreadFailed(f"{self.replicas} replicas need as many brokers")
         self.holding = frozenset(brokers)
         return f"moved to {list(brokers)}"
 
-    async def fence(self, broker_id: int, *, instance: str, reason: str) -> str:
+    async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]:
+        if not self.reachable:
+            return False, f"broker {broker_id} was not fenced: nobody answers"
         self.fenced.append((broker_id, instance))
-        return f"broker {broker_id} is fenced"
+        return True, f"broker {broker_id} is fenced"
 
     async def leader(self, topic: str, partition: int) -> int:
         return min(self._registered())

@@ -20,7 +20,8 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> ClusterLink:
 async def test_a_cluster_that_is_not_there(nobody: ClusterLink) -> None:
     assert await nobody.health() == (Health(), frozenset())
     assert "127.0.0.1:9" in nobody.problem
-    told = await nobody.fence(1, instance="pod", reason="it is gone")
+    sure, told = await nobody.fence(1, instance="pod", reason="it is gone")
+    assert not sure
     assert told.startswith("broker 1 was not fenced: ")
     with pytest.raises(SpreadFailed):
         await nobody.spread([0, 1, 2], throttle_bytes=0)

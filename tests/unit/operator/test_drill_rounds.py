@@ -9,6 +9,7 @@ from typing import Any
 from tailrace_operator.drill_rounds import RUNS_KEPT, DrillRounds
 from tailrace_operator.drills import Phase, Report, Verdict
 from tailrace_operator.ledger import Figures
+from tailrace_operator.metrics import Metrics
 from unit.operator.fake_kubernetes import FakeCluster, FakeKubernetes
 
 HOUR_MS = 3_600_000
@@ -56,12 +57,13 @@ class Bench:
         self.clock = StillClock()
         self.runs: list[FakeDrilling] = []
         self.said: list[str] = []
+        self.metrics = Metrics()
         self.rounds = DrillRounds(
             self.api,  # type: ignore[arg-type]
             clock=self.clock,
-            timestamp=lambda: "now",
             moment=lambda ms: f"{ms // HOUR_MS} o'clock",
             say=self.said.append,
+            metrics=self.metrics,
             make=self._make,  # type: ignore[arg-type]
         )
         self.links = {"events": FakeCluster(self.api)}
@@ -111,6 +113,22 @@ async def test_a_drill_runs_once_and_its_status_is_the_report() -> None:
     await bench.play()
     assert len(bench.runs) == 1
     assert bench.rounds.running == 0
+    labels = {"cluster": "events", "kind": "kill-leader", "verdict": "Passed"}
+    assert bench.metrics.registry.get_sample_value("tailrace_operator_drills_total", labels) == 1
+
+
+async def test_one_that_does_not_act_any_more_ends_its_drills_and_may_begin_again() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await bench.play()
+    await bench.rounds.close()
+    assert bench.rounds.running == 0
+    bench.ask("two")
+    await bench.play()
+    # The one that was cut off is ended as one that a dead operator left.
+    assert bench.status("one")["phase"] == "Aborted"
+    assert [each.spec.name for each in bench.runs] == ["one", "two"]
+    await bench.rounds.close()
 
 
 async def test_one_at_a_time_for_each_cluster() -> None:

@@ -14,7 +14,7 @@ from tailrace_operator.drills import Phase, Report, Verdict
 from tailrace_operator.ledger import Ledger
 from tailrace_operator.reconcile import reconcile
 from tailrace_operator.spec import DrillSpec
-from unit.operator.fake_kubernetes import FakeCluster, FakeKubernetes, cluster_resource
+from unit.operator.fake_kubernetes import MOMENTS, FakeCluster, FakeKubernetes, cluster_resource
 
 SETTLE_EVERY_S = 1.0
 
@@ -74,7 +74,7 @@ class Bench:
         """The operator's own rounds, and Kubernetes'."""
         while True:
             resource = self.api.objects["Cluster", "events"]
-            await reconcile(resource, api=self.api, link=self.link, now="now")
+            await reconcile(resource, api=self.api, link=self.link, moments=MOMENTS, now_ms=0)
             self.api.settle()
             await asyncio.sleep(SETTLE_EVERY_S)
 

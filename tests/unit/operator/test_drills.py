@@ -138,7 +138,6 @@ def test_a_probe_that_reads_nothing_aborts() -> None:
 def test_what_does_not_heal_by_itself_is_held_and_put_right(kind: str) -> None:
     bench = Bench(kind, hold_s=20)
     bench.until_struck()
-    assert bench.drill.phase is Phase.HOLDING
     assert bench.look(ILL, "no", after_ms=19_999) == []
     assert bench.look(ILL, "no", after_ms=1) == [Restore()]
     assert bench.drill.phase is Phase.RECOVERING

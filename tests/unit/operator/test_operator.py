@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from simulation.loop import FIRST_WALL_MS
+from tailrace_operator.metrics import Metrics
 from tailrace_operator.operator import DEAF_AFTER_S, Operator
-from unit.operator.fake_kubernetes import FakeCluster, FakeKubernetes, cluster_resource
+from unit.operator.fake_kubernetes import MOMENTS, FakeCluster, FakeKubernetes, cluster_resource
 
 
 class StillClock:
@@ -26,10 +27,14 @@ class Bench:
         self.link = FakeCluster(self.api)
         self.clock = StillClock()
         self.said: list[str] = []
+        self.leads = True
+        self.metrics = Metrics()
         self.operator = Operator(
             self.api,  # type: ignore[arg-type]
             clock=self.clock,
-            moment=lambda _: "now",
+            moments=MOMENTS,
+            leading=lambda: self.leads,
+            metrics=self.metrics,
             say=self.said.append,
             link=lambda _: self.link,  # type: ignore[arg-type,return-value]
         )
@@ -91,3 +96,31 @@ async def test_the_link_to_a_cluster_that_is_gone_is_closed() -> None:
     del bench.api.objects["Cluster", "events"]
     await bench.rounds(1)
     assert not bench.link.reachable
+
+
+async def test_one_that_stands_by_hears_and_does_nothing() -> None:
+    bench = Bench()
+    bench.api.put(cluster_resource())
+    bench.leads = False
+    bench.clock.now_ms += int(DEAF_AFTER_S * 1000)
+    await bench.operator.stand_by()
+    await bench.operator.round()
+    assert bench.operator.is_alive
+    assert [kind for kind, _ in bench.api.objects] == ["Cluster"]
+    await bench.operator.pod_gone(
+        {"metadata": {"name": "events-broker-0", "uid": "u", "labels": {}}}
+    )
+    assert not bench.link.fenced
+
+
+async def test_what_it_does_is_counted() -> None:
+    bench = Bench()
+    bench.api.put(cluster_resource())
+    await bench.rounds(6)
+    bench.api.objects["Cluster", "events"]["spec"]["restartedAt"] = "again"
+    await bench.rounds(4)
+    value = bench.metrics.registry.get_sample_value
+    restarts = {"cluster": "events", "step": "Restart"}
+    assert value("tailrace_operator_steps_total", restarts) == 1
+    assert value("tailrace_operator_cluster_brokers", {"cluster": "events"}) == 3
+    assert value("tailrace_operator_round_seconds_count") == 10

@@ -26,7 +26,7 @@ async def cluster() -> AsyncIterator[ModelCluster]:
 
 
 async def test_all_that_is_written_is_read_and_counted(cluster: ModelCluster) -> None:
-    probe = Probe(cluster.bootstrap, "t", partitions=2, rate=200, clock=SystemClock())
+    probe = Probe(",".join(cluster.bootstrap), "t", partitions=2, rate=200, clock=SystemClock())
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(probe.run())
         while probe.ledger.figures(since_ms=0, now_ms=0).read < 50:  # noqa: ASYNC110

@@ -9,6 +9,7 @@ import pytest
 from tailrace_operator.reconcile import Outcome, reconcile
 from tailrace_operator.rollout import Settled
 from unit.operator.fake_kubernetes import (
+    MOMENTS,
     FakeCluster,
     FakeKubernetes,
     OperatorDied,
@@ -23,10 +24,13 @@ class Bench:
         self.api = FakeKubernetes()
         self.link = FakeCluster(self.api)
         self.resource = self.api.put(cluster_resource(**spec))
+        self.now_ms = 1_000_000
 
     async def round(self) -> Outcome | None:
         resource = self.api.objects["Cluster", "events"]
-        outcome = await reconcile(resource, api=self.api, link=self.link, now="now")
+        outcome = await reconcile(
+            resource, api=self.api, link=self.link, moments=MOMENTS, now_ms=self.now_ms
+        )
         self.api.settle()
         return outcome
 
@@ -151,3 +155,59 @@ async def test_f25_a_cluster_that_does_not_answer_is_not_touched() -> None:
         await bench.round()
     assert not bench.api.deleted_pods
     assert bench.ready() == "False"
+
+
+async def test_replicas_of_a_broker_that_stays_away_go_elsewhere_and_come_back() -> None:
+    bench = Bench(failover={"replaceAfter": "10m"}, brokers={"replicas": 4})
+    await bench.until_settled()
+    bench.link.broken = {2}
+    await bench.round()
+    assert bench.status["away"] == [{"broker": 2, "sinceMs": bench.now_ms}]
+    began = bench.now_ms
+    bench.now_ms += 10 * 60_000 - 1
+    await bench.round()
+    assert bench.link.holding == {0, 1, 2, 3}
+    bench.now_ms += 1
+    await bench.round()
+    assert bench.link.holding == {0, 1, 3}
+    assert bench.status["placedOn"] == [0, 1, 3]
+    await bench.round()
+    assert bench.status["message"] == "brokers 2 are away, and others hold their replicas"
+    assert bench.status["away"] == [{"broker": 2, "sinceMs": began}]
+    bench.link.broken = set()
+    await bench.until_settled()
+    assert bench.link.holding == {0, 1, 2, 3}
+    assert bench.status["away"] == []
+
+
+async def test_what_cannot_be_placed_is_refused_and_told_once() -> None:
+    bench = Bench(brokers={"replicas": 5})
+    await bench.until_settled()
+    bench.link.replicas = 4
+    bench.change(brokers={"replicas": 3})
+    for _ in range(4):
+        await bench.round()
+    assert len(bench.api.pods("broker")) == 5
+    expected = (
+        "brokers 3, 4 are to go, but their replicas cannot be placed: "
+        "4 replicas need as many brokers"
+    )
+    assert bench.status["message"] == expected
+    assert [each for each in bench.api.events if "SpreadFailed" in each] == [
+        f"SpreadFailed: {expected}"
+    ]
+
+
+async def test_a_larger_volume_grows_claims_and_never_the_template() -> None:
+    bench = Bench(brokers={"storage": {"size": "1Gi"}})
+    await bench.until_settled()
+    bench.change(brokers={"storage": {"size": "2Gi"}})
+    await bench.until_settled()
+    claim = bench.api.objects["PersistentVolumeClaim", "data-events-broker-1"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    template = bench.api.objects["StatefulSet", "events-broker"]["spec"]["volumeClaimTemplates"][0]
+    assert template["spec"]["resources"]["requests"]["storage"] == "1Gi"
+    assert not bench.api.deleted_pods
+    bench.change(brokers={"storage": {"size": "1Gi"}})
+    await bench.round()
+    assert "volumes can grow, not shrink" in bench.status["message"]

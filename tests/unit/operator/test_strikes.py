@@ -9,7 +9,7 @@ import pytest
 from tailrace_operator.reconcile import reconcile
 from tailrace_operator.spec import DrillSpec
 from tailrace_operator.strikes import CannotStrike, Striker, forget, restore
-from unit.operator.fake_kubernetes import FakeCluster, FakeKubernetes, cluster_resource
+from unit.operator.fake_kubernetes import MOMENTS, FakeCluster, FakeKubernetes, cluster_resource
 
 ETCD = {
     "kind": "StatefulSet",
@@ -28,7 +28,7 @@ class Bench:
     async def ready(self) -> Bench:
         for _ in range(3):
             resource = self.api.objects["Cluster", "events"]
-            await reconcile(resource, api=self.api, link=self.link, now="now")
+            await reconcile(resource, api=self.api, link=self.link, moments=MOMENTS, now_ms=0)
             self.api.settle()
         return self
 
@@ -62,11 +62,11 @@ async def test_the_right_pod_is_killed(kind: str, pod: str) -> None:
 
 async def test_a_wipe_takes_the_volume_too() -> None:
     bench = await Bench().ready()
+    claim = bench.api.objects.pop(("PersistentVolumeClaim", "data-events-broker-0"))
     striker = bench.striker("kill-broker-and-wipe")
     with pytest.raises(CannotStrike, match="has no claim"):
         await striker.strike("now")
     assert not bench.api.deleted_pods
-    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data-events-broker-0"}}
     bench.api.put(claim)
     await striker.strike("now")
     assert bench.api.deleted_pods == ["data-events-broker-0", "events-broker-0"]
