@@ -19,11 +19,22 @@ NAMESPACE: Final = "tailrace-e2e"
 LINES_SHOWN: Final = 60
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a machine cannot do is left out, and said."""
+    left_out = []
     for item in items:
-        if "e2e" in item.path.parts:
-            item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.timeout(900))
+        if "e2e" not in item.path.parts:
+            continue
+        item.add_marker(pytest.mark.e2e)
+        item.add_marker(pytest.mark.timeout(900))
+        needs = [name for mark in item.iter_markers("needs") for name in mark.args]
+        missing = [name for name in needs if not os.environ.get(name)]
+        if missing:
+            print(f"e2e: NOT done: {item.name}, since {', '.join(missing)} is not set")
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [each for each in items if each not in left_out]
 
 
 @pytest.hookimpl(wrapper=True)

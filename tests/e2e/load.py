@@ -28,7 +28,9 @@ OPEN_MAX = 5_000
 # How long records may stay without a fate, and the group behind, once nothing is done any more.
 SETTLE_S = 120.0
 READ_S = 120.0
-WAITS_SHOWN = 5
+# The waits of this length or more are told, the latest so many of them.
+WAIT_SHOWN_MS = 50.0
+WAITS_SHOWN = 2_000
 PROBLEMS_SHOWN = 10
 
 
@@ -120,7 +122,7 @@ class Load:
             await asyncio.sleep(0.5)
 
     def figures(self) -> dict[str, Any]:
-        longest = sorted(self.waits, key=lambda each: -each[1])[:WAITS_SHOWN]
+        longest = [each for each in self.waits if each[1] >= WAIT_SHOWN_MS][-WAITS_SHOWN:]
         return {
             "now": time.time(),
             "sent": self.sent,
@@ -129,7 +131,7 @@ class Load:
             "failed": len(self.failed),
             "consumed": len(self.seen),
             "repeated": sum(count - 1 for count in self.seen.values()),
-            "longest": [[round(at, 3), round(ms, 1)] for at, ms in longest],
+            "waits": [[round(at, 3), round(ms, 1)] for at, ms in longest],
             "problems": [*self.failed[:PROBLEMS_SHOWN], *self.problems[-PROBLEMS_SHOWN:]],
         }
 

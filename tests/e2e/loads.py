@@ -16,6 +16,8 @@ SCRIPT: Final = Path(__file__).with_name("load.py")
 CONFIG: Final = "e2e-load"
 STARTED_S: Final = 60.0
 FINISHED_S: Final = 300.0
+# A record that was under way when something was done was sent a little before it.
+LOOK_BACK_S: Final = 0.2
 # Records that must be acknowledged before anything is done to the cluster.
 WARM: Final = 200
 
@@ -102,25 +104,35 @@ class Load:
 
 
 @contextmanager
+def pause_told(load: Load, what: str, *, go_on: bool = True) -> Iterator[None]:
+    """Tell how long writes waited at most while this was done, and until all went on."""
+    began, at = time.monotonic(), load.report()["now"]
+    yield
+    if go_on:
+        load.go_on()
+    waits = [ms for sent, ms in load.report()["waits"] if sent >= at - LOOK_BACK_S]
+    took = time.monotonic() - began
+    print(f"\ne2e {what}: writes waited {max(waits, default=0):.0f} ms at most, over {took:.0f} s")
+
+
+@contextmanager
 def under_load(release: Release, name: str, *, partitions: int = 6) -> Iterator[Load]:
     """A load around what a test does; in the end nothing is lost, twice, or without a fate."""
     load = Load(release, name)
     load.start(partitions=partitions)
-    began = time.monotonic()
     yield load
     load.go_on()
+    finish_and_judge(load)
+
+
+def finish_and_judge(load: Load) -> None:
     verdict = load.finish()
-    pause = max((ms for _, ms in verdict["longest"]), default=0.0)
+    pause = max((ms for _, ms in verdict["waits"]), default=0.0)
     print(
-        f"\ne2e {name}: {verdict['acked']} acknowledged in {time.monotonic() - began:.0f} s, "
-        f"longest wait {pause:.0f} ms, lost {verdict['lost']}, duplicated "
-        f"{verdict['duplicated']}, consumed {verdict['consumed']}, "
-        f"consumed again {verdict['repeated']}"
+        f"\ne2e {load.name}: {verdict['acked']} acknowledged, longest wait {pause:.0f} ms, "
+        f"lost {verdict['lost']}, duplicated {verdict['duplicated']}, "
+        f"consumed {verdict['consumed']}, consumed again {verdict['repeated']}"
     )
-    judge(verdict)
-
-
-def judge(verdict: Any) -> None:
     wrong = {
         key: verdict[key]
         for key in ("failed", "open", "lost", "duplicated", "elsewhere", "unread", "missed")

@@ -27,6 +27,7 @@ VALUES: Final[Object] = {
         "coordinators": {"resources": {"requests": {"cpu": "10m", "memory": "50Mi"}}},
     },
     "etcd": {"storage": {"size": "1Gi"}},
+    "operator": {"nodeAccess": True},
 }
 
 
@@ -84,6 +85,26 @@ class Release:
             told = f"{status}\n{self.kube.kubectl('get', 'pods', '-o', 'wide')}"
             raise AssertionError(f"{error}\n{told}") from error
 
+    def uids(self, role: str) -> dict[str, str]:
+        """The pods of a role: which ones they are."""
+        found = self.kube.pods(f"tailrace.dev/role={role}")
+        return {name: each["metadata"]["uid"] for name, each in found.items()}
+
+    def replaced(self, pod: str, uid: str, timeout_s: float = 120) -> None:
+        """Wait until another pod of this name is ready."""
+
+        def check() -> bool:
+            found = self.kube.get("pod", pod)
+            return found["metadata"]["uid"] != uid and condition(found, "Ready") == "True"
+
+        until(f"{pod} is replaced", check, timeout_s)
+
+    def delete_pod(self, pod: str, *how: str) -> None:
+        """And wait until its successor is ready."""
+        uid = self.kube.get("pod", pod)["metadata"]["uid"]
+        self.kube.kubectl("delete", "pod", pod, *how)
+        self.replaced(pod, uid)
+
     # Who is who.
 
     def pod(self, role: str, number: int) -> str:
@@ -111,6 +132,9 @@ class Release:
 
     def controller(self) -> int:
         return int(self.tailrace("cluster", "describe", "--json")["controller_id"])
+
+    def coordinator(self, group: str) -> int:
+        return int(self.tailrace("groups", "describe", group, "--json")["coordinator_id"])
 
     def make_topic(self, name: str, *, partitions: int = 6) -> Object:
         """By a Topic resource, as users do."""
