@@ -29,6 +29,9 @@ KUBELAB ?= kubelab
 LOAD_kind = $(IMAGE_BUILD) && kind load docker-image $(IMAGE)
 LOAD_minikube = $(IMAGE_BUILD) && minikube image load $(IMAGE)
 LOAD_lab = $(KUBELAB) image . $(IMAGE) -f deploy/docker/Dockerfile
+# The image of the Spark jobs; `make spark-image IMAGE_BUILD_SPARK=...` for another builder.
+IMAGE_SPARK ?= tailrace-spark:0.1.0
+IMAGE_BUILD_SPARK ?= docker build -t $(IMAGE_SPARK) -f deploy/docker/Spark.Dockerfile .
 # Which of the end-to-end tests, by pytest's -k; how long all of them may take.
 K ?=
 E2E_LIMIT_S ?= 1200
@@ -42,7 +45,7 @@ PURE := */model.py,*/errors.py,*/epochs.py,*/record/*,*/log/producers.py,*/log/r
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
-.PHONY: load e2e
+.PHONY: spark-image chart chart-readme load e2e
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z0-9-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,11 +143,21 @@ demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is 
 image:  ## build the image of all services with IMAGE_BUILD (docker by default) as IMAGE
 	$(IMAGE_BUILD)
 
+chart: $(STAMP) chart-readme  ## lint and test the chart (needs helm), and make its README anew
+	@command -v helm >/dev/null || { echo "helm is missing: see its site for how to install it" >&2; exit 1; }
+	$(PYTEST) -q tests/chart
+
+chart-readme: $(STAMP)
+	$(BIN)/python deploy/helm/readme.py
+
 load:  ## give the image to the cluster of $KUBECONFIG by IMAGE_LOAD: kind, minikube, lab or a command
 	$(or $(LOAD_$(IMAGE_LOAD)),$(IMAGE_LOAD),@echo "IMAGE_LOAD is empty: the cluster has $(IMAGE) or finds it")
 
 e2e: $(V1) load  ## install the chart in the cluster of $KUBECONFIG, break things, count (K=leader for some)
 	IMAGE=$(IMAGE) timeout $(E2E_LIMIT_S) $(PYTEST) -q -s -x -m e2e $(if $(K),-k '$(K)') tests/e2e
+
+spark-image:  ## build the image of the Spark jobs with IMAGE_BUILD_SPARK as IMAGE_SPARK
+	$(IMAGE_BUILD_SPARK)
 
 lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
