@@ -38,10 +38,12 @@ from tailrace_operator.kube import Kube, KubeError
 from tailrace_operator.ledger import Figures, Ledger
 from tailrace_operator.probe import Probe
 from tailrace_operator.reconcile import pods_of
+from tailrace_operator.rollout import Pod
 from tailrace_operator.spec import DrillSpec
 from tailrace_operator.strikes import CannotStrike, Striker
 
 LOOK_EVERY_S: Final = 0.25
+PODS_EVERY_MS: Final = 1_000
 
 
 class Probing(Protocol):
@@ -81,6 +83,8 @@ class Drilling:
         )
         self._probing: asyncio.Task[None] | None = None
         self._report: Report | None = None
+        self._seen: tuple[list[Pod], int] | None = None
+        self._seen_ms = 0
         self._stopped = ""
 
     def stop(self, why: str) -> None:
@@ -119,6 +123,8 @@ class Drilling:
             case StartProbe():
                 return await self._start(tasks)
             case Strike():
+                # What was seen before does not tell who was replaced.
+                self._seen = None
                 try:
                     return Struck(await self._striker.strike(self._timestamp()))
                 except CannotStrike as error:
@@ -163,12 +169,20 @@ class Drilling:
     async def _look(self) -> Looked:
         health, _ = await self._link.health()
         try:
-            pods, brokers = await pods_of(self._spec.cluster, self._kube)
+            pods, brokers = await self._pods()
             wrong = trouble(health, brokers=brokers, pods=pods, struck=self._striker.struck)
             wrong = wrong or await self._striker.still_away()
         except KubeError as error:
             wrong = str(error)
         return Looked(health=health, trouble=wrong, figures=self._figures())
+
+    async def _pods(self) -> tuple[list[Pod], int]:
+        """Pods are asked for less often than the cluster: that is four requests each time."""
+        now_ms = self._clock.monotonic_ms()
+        if self._seen is None or now_ms - self._seen_ms >= PODS_EVERY_MS:
+            self._seen = await pods_of(self._spec.cluster, self._kube)
+            self._seen_ms = now_ms
+        return self._seen
 
     def _figures(self) -> Figures:
         return self._probe.ledger.figures(
