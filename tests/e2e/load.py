@@ -38,6 +38,7 @@ class Load:
     def __init__(self, bootstrap: str, topic: str, group: str, rate: float) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self.interval_s = 1 / rate
+        self.stopped = False
         self.sent = 0
         self.open = 0
         self.acked: dict[int, tuple[int, int]] = {}
@@ -60,7 +61,7 @@ class Load:
     async def produce(self) -> None:
         async with Producer(self.bootstrap, client_id="e2e") as producer:
             due = time.monotonic()
-            while not await asyncio.to_thread(STOP.exists):
+            while not self.stopped:
                 due = max(due + self.interval_s, time.monotonic() - 1)
                 await asyncio.sleep(max(due - time.monotonic(), 0))
                 if self.open < OPEN_MAX:
@@ -117,9 +118,13 @@ class Load:
 
     async def report(self) -> None:
         while True:
-            REPORT.with_suffix(".new").write_text(json.dumps(self.figures()))
-            REPORT.with_suffix(".new").replace(REPORT)
+            self.tell()
             await asyncio.sleep(0.5)
+
+    def tell(self) -> None:
+        REPORT.with_suffix(".new").write_text(json.dumps(self.figures()))
+        REPORT.with_suffix(".new").replace(REPORT)
+        self.stopped = self.stopped or STOP.exists()
 
     def figures(self) -> dict[str, Any]:
         longest = [each for each in self.waits if each[1] >= WAIT_SHOWN_MS][-WAITS_SHOWN:]
