@@ -169,4 +169,4 @@ lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newes
 
 clean:  ## remove all that was made, .venv too
 	rm -rf $(VENV) build dist services/tailrace/v1 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
-	find services tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services operators spark-jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +

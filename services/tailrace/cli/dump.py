@@ -29,7 +29,7 @@ from tailrace.errors import CorruptBatch, CorruptCheckpoint
 from tailrace.log.audit.findings import NO_OFFSET
 from tailrace.log.audit.index_check import read_offset_index, read_time_index
 from tailrace.log.audit.inspection import Damage, base_in_name, scan
-from tailrace.log.audit.overlay import ReadOnlyFiles
+from tailrace.log.audit.overlay import ReadOnlyFiles, read_small
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
@@ -45,7 +45,7 @@ from tailrace.log.checkpoints import (
     PartitionMetadata,
     decode_named,
 )
-from tailrace.log.flushing import SYNC_FAILED_FILE, decode_marker
+from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
 from tailrace.log.manager import LOCK_FILE
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
@@ -201,18 +201,11 @@ def _whole(path: str, size: int, error: Exception) -> DamageEntry:
     return DamageEntry(path=path, position=-1, end=size, reason=_reason(error))
 
 
-def _read_small(files: ReadOnlyFiles, path: str, limit_bytes: int = SMALL_FILE_BYTES_MAX) -> bytes:
-    size = files.size(path)
-    if size > limit_bytes:
-        raise CorruptCheckpoint(f"{size} bytes are more than its limit of {limit_bytes}")
-    return files.read(path)
-
-
 def _index(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
     base = base_in_name(path.rpartition("/")[2]) or 0
     size = files.size(path)
     try:
-        data = _read_small(files, path)
+        data = read_small(files, path, SMALL_FILE_BYTES_MAX)
         index = read_offset_index(data) if kind == "index" else read_time_index(data)
     except CorruptCheckpoint as error:
         yield FileEntry(path=path, kind=kind, size_bytes=size)
@@ -239,7 +232,7 @@ def _index(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> 
 def _snapshot(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
     size = files.size(path)
     try:
-        offset, states = ProducerStates.from_bytes(_read_small(files, path, SNAPSHOT_BYTES_MAX))
+        offset, states = ProducerStates.from_bytes(read_small(files, path, SNAPSHOT_BYTES_MAX))
     except CorruptCheckpoint as error:
         yield FileEntry(path=path, kind=kind, size_bytes=size)
         yield _whole(path, size, error)
@@ -264,9 +257,13 @@ def _snapshot(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) 
 
 
 def _marker(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) -> Iterator[Entry]:
-    name = path.rpartition("/")[2]
-    yield FileEntry(path=path, kind=kind, size_bytes=files.size(path))
-    data = _read_small(files, path)
+    name, size = path.rpartition("/")[2], files.size(path)
+    yield FileEntry(path=path, kind=kind, size_bytes=size)
+    try:
+        data = read_small(files, path, MARKER_BYTES_MAX)
+    except CorruptCheckpoint as error:
+        yield _whole(path, size, error)
+        return
     if name == LOCK_FILE:
         holder = data.decode("ascii", "replace").strip()
         yield PropertyEntry(name="last holder", value=holder)
@@ -281,7 +278,7 @@ def _checkpoint(
 ) -> Iterator[Entry]:
     size = files.size(path)
     try:
-        name, value = decode_named(_read_small(files, path))
+        name, value = decode_named(read_small(files, path, SMALL_FILE_BYTES_MAX))
     except CorruptCheckpoint as error:
         yield FileEntry(path=path, kind=kind, size_bytes=size)
         yield _whole(path, size, error)

@@ -18,6 +18,8 @@ from tailrace.errors import InvariantViolation, TailraceError
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+# What the base install, the client and the tools, goes without.
+SERVER_MODULES: Final = frozenset({"aetcd", "numpy", "prometheus_client", "uvloop"})
 
 app = typer.Typer(
     name="tailrace",
@@ -52,6 +54,12 @@ def main() -> None:
     except (TailraceError, OSError) as error:
         typer.echo(f"tailrace: {_sentence(error)}", err=True)
         sys.exit(EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        if error.name not in SERVER_MODULES:
+            raise
+        what = f"this command runs a server, and {error.name} is not installed"
+        typer.echo(f"tailrace: {what}: pip install 'tailrace[server]'", err=True)
+        sys.exit(EXIT_USAGE)
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,13 +80,10 @@ def demo(
     """See it at work: a cluster that loses its leader, or (log) a log that crashes and recovers."""
     if what not in {"cluster", "log"}:
         raise typer.BadParameter(f"{what!r} is neither 'cluster' nor 'log'")
-    try:
-        # They run the server's code, which needs more than the base install has.
-        from tailrace.cli.demo import demo as demo_log  # noqa: PLC0415
-        from tailrace.cli.demo_cluster import demo_cluster  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        typer.echo(f"tailrace: {error}: pip install 'tailrace[server]'", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+    # They run the server's code, which needs more than the base install has.
+    from tailrace.cli.demo import demo as demo_log  # noqa: PLC0415
+    from tailrace.cli.demo_cluster import demo_cluster  # noqa: PLC0415
+
     held = demo_log(keep=keep) if what == "log" else demo_cluster(keep=keep)
     raise typer.Exit(0 if held else EXIT_FAILED)
 

@@ -27,7 +27,7 @@ from tailrace.record.codec import crc32c
 SYNC_FAILED_FILE: Final = "sync-failed"
 # The offset, and the CRC-32C of its digits: an offset with a flipped bit would trust too much.
 _MARKER: Final = re.compile(rb"([0-9]{1,18}) ([0-9a-f]{8})\n")
-_MARKER_BYTES_MAX: Final = 18 + 1 + 8 + 1
+MARKER_BYTES_MAX: Final = 18 + 1 + 8 + 1
 
 
 class Changes:
@@ -152,7 +152,7 @@ def failed_sync_limit(storage: Storage, folder: str, recovery_point: int) -> int
     if not storage.files.exists(path):
         return noted
     marked = recovery_point
-    if storage.files.size(path) <= _MARKER_BYTES_MAX:
+    if storage.files.size(path) <= MARKER_BYTES_MAX:
         marked = decode_marker(storage.files.read(path), otherwise=recovery_point)
     return marked if noted is None else min(marked, noted)
 

@@ -650,6 +650,10 @@ class LogManager:
             accept_loss=accept_loss,
             progress=lambda offset: folder.raise_recovery_point(partition, offset),
         )
+        if folder.cleaned.get(partition, 0) > log.log_end:
+            # It was cut below that. What is appended there next was never compacted: taken for
+            # clean, its tombstones would go before the records that they delete.
+            folder.set_cleaned(partition, log.log_end)
         self.logs[partition] = folder.logs[partition] = log
         self._folder_of[partition] = folder
         self.damaged.pop(partition, None)

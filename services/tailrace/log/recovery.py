@@ -90,6 +90,7 @@ def open_log(
         # Whether or not the marker still fits: all this was durable.
         recovery_point = max(recovery_point, clean.log_end)
         log_start = max(log_start, clean.log_start)
+        opening.note_missing_start(segments[0].base_offset, clean.log_start)
     if clean is not None and _matches(clean, segments[-1]) and not accept_loss:
         opening.report.clean = True
         segments[-1].next_offset = recovery_point = clean.log_end
@@ -180,6 +181,13 @@ class _Opening:
             segment.next_offset = after.base_offset
         self._drop_below(segments, log_start)
         return segments
+
+    def note_missing_start(self, first: int, log_start: int) -> None:
+        """Say it when the first segments are gone: the log opens without them all the same."""
+        if first > log_start:
+            self.report.mended.append(
+                f"offsets {log_start} to {first - 1}, with which it was closed, are gone"
+            )
 
     def stored_epochs(self, segments: list[Segment], *, up_to: int, log_start: int) -> EpochHistory:
         """The stored leader epochs, or what the batches below `up_to` say."""

@@ -11,9 +11,8 @@ are not taken for one, and nothing from that offset on is ever passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from tailrace.errors import CorruptBatch
 from tailrace.log.checkpoints import TEMPORARY_SUFFIX
@@ -24,9 +23,10 @@ from tailrace.record.header import ALIGNMENT, HEADER_BYTES, MAGIC
 SEARCH_CHUNK_BYTES: Final = 1 << 20
 COPY_CHUNK_BYTES: Final = 4 << 20
 
-# Where in a header the base offset and the word with the magic are, in units of their own size.
-_MAGIC_WORD_AT: Final = 4
-_WORDS_PER_STEP: Final = 2
+# A header begins with the base offset; the magic is the low byte of a word whose others are zero.
+_BASE_OFFSET: Final = Struct("<q")
+_MAGIC_AT: Final = 16
+_MAGIC_WORD: Final = bytes((MAGIC, 0, 0, 0))
 
 
 class FoundBatch(NamedTuple):
@@ -63,17 +63,23 @@ def copy_from(files: Files, source: str, position: int, target: str) -> None:
 
 
 def _candidates(segment: Segment, size: int, up_to: int) -> Iterator[FoundBatch]:
-    """Where a header may stand; whole columns are compared, since there are many places."""
+    """Where a header may stand: the bytes are searched for the magic, since there are many places.
+
+    Without numpy: `tailrace log` rehearses an opening, and the base install has to do for it.
+    """
     position = segment.size
     while size - position >= HEADER_BYTES:
         data = segment.read(position, min(SEARCH_CHUNK_BYTES + HEADER_BYTES, size - position))
-        data = data[: len(data) - len(data) % ALIGNMENT]
-        offsets = np.frombuffer(data, "<i8")
-        words = np.frombuffer(data, "<u4")[_MAGIC_WORD_AT::_WORDS_PER_STEP]
-        offsets = offsets[: len(words)]
-        likely = (offsets > segment.next_offset) & (offsets <= up_to) & (words == MAGIC)
-        for step in np.flatnonzero(likely):
-            yield FoundBatch(position + int(step) * ALIGNMENT, int(offsets[step]))
+        magic_at = data.find(_MAGIC_WORD, _MAGIC_AT)
+        while magic_at >= 0:
+            at = magic_at - _MAGIC_AT
+            if at >= SEARCH_CHUNK_BYTES:
+                break
+            if at % ALIGNMENT == 0:
+                (base_offset,) = _BASE_OFFSET.unpack_from(data, at)
+                if segment.next_offset < base_offset <= up_to:
+                    yield FoundBatch(position + at, base_offset)
+            magic_at = data.find(_MAGIC_WORD, magic_at + 1)
         position += SEARCH_CHUNK_BYTES
 
 

@@ -113,6 +113,11 @@ def segment_name(offset: int, suffix: str) -> str:
     return f"{offset:020d}{suffix}"
 
 
+def index_bytes_max(segment_bytes: int) -> int:
+    """No index of a segment of this size is larger: whatever is, is not read."""
+    return (segment_bytes // HEADER_BYTES + INDEX_SLACK_ENTRIES) * TIME_ENTRY_BYTES
+
+
 class Segment:
     """One data file with its indexes; `next_offset` and `size` say where the next batch goes."""
 
@@ -331,11 +336,9 @@ class Segment:
     def load_index(self) -> SegmentIndex | None:
         """The index as its files have it, or None when they are missing or damaged."""
         files = self._storage.files
-        # An index of this segment cannot be larger: whatever it is, it is not read.
-        entries_max = self.size // HEADER_BYTES + INDEX_SLACK_ENTRIES
         try:
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                if files.size(self._sibling(suffix)) > entries_max * TIME_ENTRY_BYTES:
+                if files.size(self._sibling(suffix)) > index_bytes_max(self.size):
                     return None
             offset_data = files.read(self._sibling(INDEX_SUFFIX))
             time_data = files.read(self._sibling(TIME_INDEX_SUFFIX))

@@ -4,10 +4,12 @@ import errno
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
+from simulation import log_folders
 from tailrace import __version__
 from tailrace.cli import main as cli
 from tailrace.errors import FolderLocked, InvariantViolation
@@ -80,3 +82,29 @@ def test_a_reader_that_went_away_is_no_complaint(
 def test_our_own_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvariantViolation):
         _run_raising(monkeypatch, InvariantViolation("two leaders"))
+
+
+def test_the_base_install_has_the_tools_and_says_what_the_rest_needs(tmp_path: Path) -> None:
+    """The client and the tools go without what `tailrace[server]` adds."""
+    data = log_folders.closed_folder(tmp_path / "data")
+
+    def without_server(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = (
+            "import sys\n"
+            "sys.modules.update(dict.fromkeys(sys.argv[1].split(',')))\n"
+            "del sys.argv[1]\n"
+            "from tailrace import Admin, Consumer, Producer\n"
+            "from tailrace.cli.main import main\n"
+            "main()"
+        )
+        blocked = ",".join(cli.SERVER_MODULES)
+        command = [sys.executable, "-c", code, blocked, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    for arguments in (("log", "verify", str(data)), ("log", "dump", "--records", str(data))):
+        done = without_server(*arguments)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+    done = without_server("demo", "log")
+    assert done.returncode == 2
+    assert "pip install 'tailrace[server]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -15,7 +15,7 @@ from typing import Final
 from tailrace.errors import CorruptCheckpoint
 from tailrace.log.audit.findings import Kind, Symptom, Symptoms
 from tailrace.log.audit.inspection import Batch, Damage
-from tailrace.log.audit.overlay import ReadOnlyFiles
+from tailrace.log.audit.overlay import ReadOnlyFiles, read_small
 from tailrace.log.index import SegmentIndex
 from tailrace.log.log import PartitionLog
 from tailrace.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
@@ -42,7 +42,7 @@ class IndexCheck:
     """Hand it everything that a scan of the segment finds, in order, then call `finish`.
 
     `is_expected`: the segment was closed in order, so both files should be there and speak for all
-    of it. A file that is missing or bad counts as empty.
+    of it. A file that is missing, bad or larger than `bytes_max` counts as empty.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class IndexCheck:
         symptoms: Symptoms,
         *,
         is_expected: bool,
+        bytes_max: int,
     ) -> None:
         self._base = base
+        self._bytes_max = bytes_max
         self._symptoms = symptoms
         self._is_expected = is_expected
         self._offset_path = f"{folder}/{segment_name(base, INDEX_SUFFIX)}"
@@ -112,15 +114,15 @@ class IndexCheck:
                 self._tell_times(what, partial(self._knows_newest, newest))
 
     def _load(self, files: ReadOnlyFiles) -> None:
-        data = self._read(files, self._offset_path, Kind.INDEX_MISSING)
         try:
+            data = self._read(files, self._offset_path, Kind.INDEX_MISSING)
             if data is not None:
                 self._offsets = read_offset_index(data)
                 self._loaded.add(self._offset_path)
         except CorruptCheckpoint as error:
             self._add(Kind.INDEX_CORRUPT, self._offset_path, str(error))
-        data = self._read(files, self._time_path, Kind.TIME_INDEX_MISSING)
         try:
+            data = self._read(files, self._time_path, Kind.TIME_INDEX_MISSING)
             if data is not None:
                 self._times = read_time_index(data)
                 self._loaded.add(self._time_path)
@@ -129,7 +131,7 @@ class IndexCheck:
 
     def _read(self, files: ReadOnlyFiles, path: str, missing: Kind) -> bytes | None:
         try:
-            return files.read(path)
+            return read_small(files, path, self._bytes_max)
         except FileNotFoundError:
             if self._is_expected:
                 self._add(missing, path, "it is missing, though the segment was closed")

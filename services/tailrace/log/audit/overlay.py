@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from tailrace.errors import CorruptCheckpoint
 from tailrace.log.files import Buffer, Names, Space
 
 IMAGINED_BYTES: Final = 1 << 50
@@ -47,6 +48,18 @@ class ReadOnlyFiles(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def boot_id(self) -> str: ...
+
+
+def read_small(files: ReadOnlyFiles, path: str, limit_bytes: int) -> bytes:
+    """A whole file; CorruptCheckpoint, and nothing is read, when it is larger than it can be."""
+    file = files.open(path)
+    try:
+        size = file.size()
+        if size > limit_bytes:
+            raise CorruptCheckpoint(f"{size} bytes are more than its limit of {limit_bytes}")
+        return file.read_at(0, size)
+    finally:
+        file.close()
 
 
 class ChangeKind(Enum):
@@ -89,7 +102,7 @@ class OverlayFiles:
         content = self._find(path)
         if content is None:
             if not create or self.is_folder(path):
-                raise _missing(path)
+                raise self._missing(path)
             content = self._contents[path] = _Content(None, 0)
         return OverlayFile(self._below, content)
 
@@ -176,8 +189,14 @@ class OverlayFiles:
     def _content(self, path: str) -> _Content:
         content = self._find(path)
         if content is None:
-            raise _missing(path)
+            raise self._missing(path)
         return content
+
+    def _missing(self, path: str) -> OSError:
+        """A folder under the name of a file is not the same as none: opening fails on it."""
+        if self.is_folder(path):
+            return IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        return _missing(path)
 
     def _is_gone(self, path: str) -> bool:
         return any(path == gone or path.startswith(f"{gone}/") for gone in self._folders_gone)
@@ -189,13 +208,15 @@ class OverlayFiles:
         if content.source == path and not content.added:
             cut = content.keep < content.found_size
             return Change(ChangeKind.CUT, content.keep) if cut else None
-        same = (
-            is_below
-            and content.keep == 0
-            and self._below.size(path) == content.size
-            and self._below.read(path) == bytes(content.added)
-        )
+        same = is_below and content.keep == 0 and self._has_below(path, bytes(content.added))
         return None if same else Change(ChangeKind.WRITTEN, content.size)
+
+    def _has_below(self, path: str, data: bytes) -> bool:
+        try:
+            return self._below.size(path) == len(data) and self._below.read(path) == data
+        except FileNotFoundError:
+            # The folder is in use, and its owner has removed the file just now.
+            return False
 
 
 class OverlayFile:

@@ -16,7 +16,7 @@ from tailrace.epochs import EpochEntry, EpochHistory
 from tailrace.errors import CorruptCheckpoint
 from tailrace.log.audit.findings import Finding, Kind, Symptom, Symptoms
 from tailrace.log.audit.inspection import Batch, base_in_name, scan
-from tailrace.log.audit.overlay import ReadOnlyFiles
+from tailrace.log.audit.overlay import ReadOnlyFiles, read_small
 from tailrace.log.audit.rehearsal import LogRehearsal, rehearsed_log
 from tailrace.log.audit.remedies import foretell
 from tailrace.log.audit.segment_check import Progression, SegmentTask, check_segment
@@ -27,9 +27,9 @@ from tailrace.log.checkpoints import (
     CleanPartition,
     decode,
 )
-from tailrace.log.flushing import SYNC_FAILED_FILE, decode_marker
+from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
 from tailrace.log.log import PartitionLog
-from tailrace.log.producers import ProducerStates
+from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -42,7 +42,7 @@ from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, SwapRange, swap_path
 from tailrace.model import TopicPartition
 
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-_SWAP_NAME: Final = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.swap")
+_SWAP_NAME: Final = re.compile(r"([0-9]{20})\.([0-9]{20})\.swap")
 _KNOWN_NAMES: Final = {LEADER_EPOCHS.file_name, PARTITION_METADATA.file_name, SYNC_FAILED_FILE}
 
 
@@ -219,12 +219,17 @@ class _PartitionCheck:
                 self._add(Kind.STRAY_FILE, path, "it is no file of a log")
 
     def _is_known(self, name: str) -> bool:
-        if name in _KNOWN_NAMES or name.endswith((SNAPSHOT_SUFFIX, SWAP_SUFFIX)):
+        if name in _KNOWN_NAMES or name.endswith(SNAPSHOT_SUFFIX):
             return True
+        if name.endswith(SWAP_SUFFIX):
+            return _SWAP_NAME.fullmatch(name) is not None
         return any(_exact_base(name, suffix) is not None for suffix in _SEGMENT_SUFFIXES)
 
     def _sync_failed(self, path: str) -> None:
-        data = self._read(path)
+        try:
+            data = self._read(path, MARKER_BYTES_MAX)
+        except CorruptCheckpoint:
+            data = b""
         if data is None:
             return
         offset = decode_marker(data, otherwise=self.stored.recovery_point)
@@ -236,10 +241,10 @@ class _PartitionCheck:
             if not name.endswith(SNAPSHOT_SUFFIX):
                 continue
             path = f"{self.folder}/{name}"
-            data = self._read(path)
-            if data is None:
-                continue
             try:
+                data = self._read(path, SNAPSHOT_BYTES_MAX)
+                if data is None:
+                    continue
                 offset, states = ProducerStates.from_bytes(data)
             except CorruptCheckpoint as error:
                 self._add(Kind.SNAPSHOT_CORRUPT, path, str(error))
@@ -258,7 +263,8 @@ class _PartitionCheck:
             return _epochs_problem(log.epochs.entries, seen, first, end) is None
 
         try:
-            entries = decode(LEADER_EPOCHS, self.files.read(path))
+            data = read_small(self.files, path, LEADER_EPOCHS.bytes_max)
+            entries = decode(LEADER_EPOCHS, data)
         except FileNotFoundError:
             if seen.epoch_starts:
                 self._add(Kind.EPOCHS_MISSING, path, "it is missing", is_mended=is_mended)
@@ -281,8 +287,8 @@ class _PartitionCheck:
             else:
                 self._add(Kind.NEVER_FINISHED, self.folder, "its creation was interrupted")
             return
-        data = self._read(path)
         try:
+            data = self._read(path, PARTITION_METADATA.bytes_max)
             if data is not None:
                 decode(PARTITION_METADATA, data)
         except CorruptCheckpoint as error:
@@ -304,6 +310,11 @@ class _PartitionCheck:
         clean = stored.clean
         if clean is None:
             return
+        if self.layout and clean.log_start < self.layout[0].base:
+            first = self.layout[0]
+            what = f"offsets {clean.log_start} to {first.base - 1}, with which the log was closed, "
+            what += "are missing before it"
+            self._add(Kind.OFFSET_GAP, first.path, what, offset=clean.log_start)
         if not self._clean_matches():
             what = "the last segment is not as the marker says"
             self._add(Kind.CLEAN_MARKER_WRONG, stored.clean_path, what)
@@ -336,9 +347,10 @@ class _PartitionCheck:
             file.close()
         return found is None or isinstance(found, Batch)
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str, limit_bytes: int) -> bytes | None:
+        """None when it cannot be read; CorruptCheckpoint when it is larger than it can be."""
         try:
-            return self.files.read(path)
+            return read_small(self.files, path, limit_bytes)
         except OSError as error:
             self._unreadable(path, error)
             return None

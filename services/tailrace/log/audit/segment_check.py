@@ -16,6 +16,7 @@ from tailrace.log.audit.findings import Kind, Symptom, Symptoms
 from tailrace.log.audit.index_check import IndexCheck
 from tailrace.log.audit.inspection import Batch, Damage, scan
 from tailrace.log.audit.overlay import ReadOnlyFile, ReadOnlyFiles
+from tailrace.log.segment import index_bytes_max
 from tailrace.model import NO_LEADER_EPOCH
 from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView
@@ -88,12 +89,17 @@ def check_segment(
 ) -> None:
     """Look at every byte of a segment; `progress` is told how many were read since last time."""
     progression.begin(task.base)
+    size = files.size(task.path)
     indexes = None
     if task.has_indexes:
         indexes = IndexCheck(
-            files, task.folder, task.base, symptoms, is_expected=task.index_expected
+            files,
+            task.folder,
+            task.base,
+            symptoms,
+            is_expected=task.index_expected,
+            bytes_max=index_bytes_max(size),
         )
-    size = files.size(task.path)
     file = files.open(task.path)
     try:
         checking = _SegmentCheck(task, file, size, progression, symptoms, indexes)

@@ -8,6 +8,7 @@ the memory needed does not grow with their number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -39,6 +40,11 @@ T = TypeVar("T")
 
 _REFUSED: Final = Recovery(
     action=Action.REFUSE, text="the broker does not start; restore the file from its backup"
+)
+_MADE_ANEW: Final = Recovery(
+    action=Action.REBUILD,
+    text="made anew by whichever broker starts here, as that of a new disk; restore the file from "
+    "its backup, if there is one",
 )
 _IGNORED: Final[Mapping[str, str]] = {
     RECOVERY_POINTS.name: "not used: every log is scanned from its start",
@@ -90,12 +96,14 @@ def bytes_to_read(files: ReadOnlyFiles, path: str) -> int:
         folders = [path]
     else:
         folders = [f"{path}/{name}" for name in partition_names(files, path)]
-    return sum(
-        files.size(f"{folder}/{name}")
-        for folder in folders
-        for name in files.list(folder)
-        if name.endswith(LOG_SUFFIX)
-    )
+    total_bytes = 0
+    for folder in folders:
+        # What its owner removes meanwhile, and what cannot be read, is not read later either.
+        with suppress(OSError):
+            for name in files.list(folder):
+                if name.endswith(LOG_SUFFIX):
+                    total_bytes += files.size(f"{folder}/{name}")
+    return total_bytes
 
 
 def verify(
@@ -120,15 +128,23 @@ def verify(
     else:
         raise NoLogFolder(f"{path} is neither a data folder nor the folder of a partition")
     for name in names:
-        yield check_partition(
-            files,
-            f"{check.path}/{name}",
-            check.stored(name),
-            now_ms=now_ms,
-            deep=deep,
-            in_use=in_use,
-            progress=progress,
-        )
+        folder = f"{check.path}/{name}"
+        try:
+            verdict = check_partition(
+                files,
+                folder,
+                check.stored(name),
+                now_ms=now_ms,
+                deep=deep,
+                in_use=in_use,
+                progress=progress,
+            )
+        except FileNotFoundError:
+            # Deleted by the broker that uses the folder: there is nothing left to judge.
+            if not in_use or files.exists(folder):
+                raise
+            continue
+        yield verdict
 
 
 @dataclass(slots=True)
@@ -169,6 +185,9 @@ class _FolderCheck:
     def verdict(self, names: list[str], *, in_use: bool) -> FolderVerdict:
         """Look at the files of the data folder itself."""
         self._load(META_PROPERTIES)
+        if names and META_PROPERTIES.file_name not in self.files.list(self.path):
+            what = "it is missing: nothing says whose partitions these are"
+            self._add(Kind.METADATA_MISSING, META_PROPERTIES.file_name, what, _MADE_ANEW)
         self._load(CLEAN_SHUTDOWN)
         self._load(RECOVERY_POINTS)
         self._load(LOG_STARTS)

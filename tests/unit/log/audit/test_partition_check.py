@@ -289,3 +289,47 @@ def test_a_file_that_cannot_be_read(killed: Path, name: str) -> None:
     found = next(each for each in findings_of(killed) if each.kind is Kind.UNREADABLE_FILE)
     assert (found.path, found.severity) == (str(path), Severity.DAMAGE)
     assert "not a regular file" in found.what
+
+
+HUGE_BYTES = 1 << 40
+"""More than fits into memory; on the disk it takes nothing, being a hole."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (f"{0:020d}.index", Kind.INDEX_CORRUPT),
+        (f"{0:020d}.timeindex", Kind.TIME_INDEX_CORRUPT),
+        (f"{RECORDS:020d}.snapshot", Kind.SNAPSHOT_CORRUPT),
+        ("leader-epoch-checkpoint", Kind.EPOCHS_CORRUPT),
+        ("partition.metadata", Kind.CHECKPOINT_CORRUPT),
+        ("sync-failed", Kind.SYNC_FAILED),
+    ],
+)
+def test_a_file_larger_than_it_can_be_is_not_read(closed: Path, name: str, kind: Kind) -> None:
+    path = closed / FOLDER / name
+    path.touch()
+    resize(path, HUGE_BYTES)
+    _, partition = verify(SourceFiles(), str(closed), now_ms=TIME_MS)
+    assert [each.kind for each in partition.findings] == [kind]
+
+
+def test_a_first_segment_that_is_gone(closed: Path) -> None:
+    """Opening takes the log to begin where the next one does: only the marker knows better."""
+    first, second = segment_paths(closed)[:2]
+    for path in (closed / FOLDER).glob(f"{first.stem}.*"):
+        path.unlink()
+    found = only(closed)
+    assert (found.kind, found.path) == (Kind.OFFSET_GAP, str(second))
+    assert (found.severity, found.recovery.action) == (Severity.DAMAGE, Action.NOTHING)
+    assert f"offsets 0 to {int(second.stem) - 1}" in found.what
+    manager, report = log_folders.reopen(closed)
+    assert "are gone" in report.opened[0].mended[0]
+    assert manager.logs[PARTITION].log_start == int(second.stem)
+    log_folders.abandon(manager)
+
+
+def test_a_name_that_only_looks_like_a_compaction(closed: Path) -> None:
+    (closed / FOLDER / "5.7.swap").write_bytes(b"x")
+    found = only(closed)
+    assert (found.kind, found.severity) == (Kind.STRAY_FILE, Severity.NOTE)

@@ -209,3 +209,36 @@ def test_every_flipped_bit_is_found(is_closed: bool, tmp_path: Path) -> None:
             log_folders.abandon(manager)
         shutil.rmtree(copy)
         path.write_bytes(whole[path])
+
+
+def test_partitions_without_the_identity_of_their_broker(closed: Path) -> None:
+    path = closed / META_PROPERTIES.file_name
+    path.unlink()
+    found = only(closed)
+    assert (found.kind, found.path) == (Kind.METADATA_MISSING, str(path))
+    assert (found.severity, found.recovery.action) == (Severity.MENDS, Action.REBUILD)
+    check_mends(closed)
+    assert path.exists()
+
+
+def test_what_a_broker_removes_meanwhile_is_no_error(closed: Path) -> None:
+    """A partition that is deleted, and a segment that goes, between the listing and the look."""
+    shutil.copytree(closed / FOLDER, closed / "bills-0")
+    (closed / FOLDER / f"{RECORDS:020d}.log").symlink_to(closed / "gone")
+    assert bytes_to_read(SourceFiles(), str(closed)) > 0
+    verdicts = verify(SourceFiles(), str(closed), now_ms=TIME_MS, in_use=True)
+    assert isinstance(next(verdicts), FolderVerdict)
+    shutil.rmtree(closed / "bills-0")
+    (left,) = verdicts
+    assert isinstance(left, PartitionVerdict)
+    assert left.name == FOLDER
+
+
+def test_a_folder_in_the_place_of_a_checkpoint(closed: Path) -> None:
+    path = closed / RECOVERY_POINTS.file_name
+    path.unlink()
+    path.mkdir()
+    # It is not taken for a missing one: the broker does not start with it, and verify fails too.
+    for look in (log_folders.reopen, findings_of):
+        with pytest.raises(IsADirectoryError):
+            look(closed)
