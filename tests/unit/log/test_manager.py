@@ -354,21 +354,6 @@ def test_compaction_is_never_known_above_a_cut(disk: SimFiles) -> None:
     assert (again.cleaned_to(ORDERS), again.cleaned_to(BILLS)) == (6, 0)
 
 
-def test_compaction_is_never_known_above_what_recovery_has_cut(disk: SimFiles) -> None:
-    manager = filled(disk)
-    log = manager.logs[ORDERS]
-    manager.set_cleaned(ORDERS, log.log_end)
-    # Damage above the stored recovery point, which lags: the log ends before it, and says nothing.
-    last = log.segments[-1]
-    disk.flip_bits(last.path, last.size - 1)
-    disk.crash(power_loss=False)
-    again, report = opened(disk)
-    assert not report.damaged
-    cut_at = again.logs[ORDERS].log_end
-    assert cut_at < log.log_end
-    assert again.cleaned_to(ORDERS) == cut_at
-
-
 # Creating and deleting.
 
 

@@ -166,9 +166,10 @@ def begin_compaction(
 def end_compaction(log: PartitionLog, work: CompactionWork) -> CompactionReport | None:
     """Swap in what the work wrote; None when the log was cut meanwhile and it was for nothing.
 
+    Nor is a work of use that is not through: what it has not come to would count as compacted.
     An error of the disk stops the log, which is whole again once it is reopened.
     """
-    if work.is_stale(log):
+    if not work.is_done or work.is_stale(log):
         work.discard()
         return None
     for cleaned in work.outputs:
@@ -257,6 +258,7 @@ class CompactionWork:
     progress: Progress = field(default_factory=Progress)
     # Of the segments; found out by the first step, since their indexes may have to be read.
     sources: tuple[SourceSegment, ...] = ()
+    is_done: bool = False
     _cancelled: bool = False
     _covered_to: int = 0
     _copied_blindly: list[str] = field(default_factory=list)
@@ -314,6 +316,7 @@ class CompactionWork:
             if len(self._held) < HELD_FILES_MAX:
                 self._held.append(self.storage.cache.use(source.path))
         rewriter.finish(end_offset)
+        self.is_done = True
 
     def cancel(self) -> None:
         """Make `run` raise LogClosed soon; may be called from any thread."""

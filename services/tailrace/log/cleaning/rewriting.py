@@ -78,6 +78,9 @@ class Rewriter:
         # All offsets below this one are covered by what is written.
         self._cursor = 0
         self._run = _Run()
+        # Of the files as they were made. What was swapped in is the log's, under another name: a
+        # discard that went by the segments would remove it from there.
+        self._paths: list[str] = []
         self.outputs: list[CleanedSegment] = []
         self.bytes_written = 0
 
@@ -90,6 +93,7 @@ class Rewriter:
         if output is None:
             self._cursor = source.base_offset
             output = self._output = _Output(self._storage, self._folder, source, self._limits)
+            self._paths.append(output.segment.path)
         output.index.appended_ms = max(output.index.appended_ms, source.appended_ms)
 
     def enter(self, header: BatchHeader) -> None:
@@ -128,15 +132,12 @@ class Rewriter:
         self._close_output(end_offset)
 
     def discard(self) -> None:
-        """Remove every cleaned file; what cannot be removed goes at the next opening."""
-        paths = [output.segment.path for output in self.outputs]
-        if self._output is not None:
-            paths.append(self._output.segment.path)
-        for path in paths:
+        """Remove every cleaned file that is still one; the rest goes at the next opening."""
+        for path in self._paths:
             with suppress(OSError):
                 self._storage.files.remove(path)
             self._storage.cache.forget(path)
-        self._output, self.outputs = None, []
+        self._output, self.outputs, self._paths = None, [], []
 
     def _has_room(self, output: _Output, source: SourceSegment) -> bool:
         """Whether the segment fits in even if all of it stays.
