@@ -11,7 +11,7 @@ UV_VERSION := 0.13.7
 SEEDS ?=
 SEED ?=
 TRACE ?=
-# How long `make fuzz` looks for bad bytes.
+# How long `make fuzz` looks for bad bytes, and `make bench-groups` commits.
 SECONDS ?= 60
 # How often `make bench-failover` does each fault.
 ROUNDS ?= 20
@@ -127,6 +127,13 @@ bench-cluster: $(V1)  ## measure produce, read and latency on three real brokers
 
 bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, beside bare decoding
 	timeout 900 $(BIN)/python tests/bench/bench_consume.py
+
+.PHONY: bench-groups bench-peers
+bench-groups: $(V1)  ## ten thousand groups that commit once a second each: what coordinators need for it
+	PYTHONPATH=tests timeout 600 $(BIN)/python tests/bench/bench_groups.py --seconds $(SECONDS)
+
+bench-peers: $(V1)  ## consume side by side with the clients of Apache Kafka 4 (needs Maven and Java 17)
+	PYTHONPATH=tests timeout 1800 $(BIN)/python -m bench.peers.consume
 
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)

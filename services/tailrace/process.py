@@ -23,6 +23,7 @@ from typing import Any, Final, TextIO, TypeAlias
 
 from tailrace.clock import Clock
 from tailrace.errors import TailraceError
+from tailrace.runtime import Tasks
 
 EXIT_BROKEN: Final = 70
 """The exit code of a service that could not go on (EX_SOFTWARE): start it again, and look why."""
@@ -103,6 +104,26 @@ def run(main: Main, say: Callable[[str], None]) -> None:
             say(f"stopping at once: {error}")
             # Threads may be in the middle of things that would make the end look like a clean one.
             _leave(EXIT_BROKEN)
+
+
+async def until_stopped(
+    stop: asyncio.Event, failing: Coroutine[Any, Any, object], why: Callable[[], object]
+) -> None:
+    """Wait until the service is told to stop; ServiceFailed when `failing` ends before that.
+
+    `why` then gives the reason, unless `failing` has raised it. Nothing is tidied up: what is
+    broken must not leave as if it were sound, and others notice its end by its connections.
+    """
+    tasks = Tasks(lambda _, __: None)
+    ending = tasks.spawn("wait for a failure", failing)
+    stopping = tasks.spawn("wait for the end", stop.wait())
+    await asyncio.wait([ending, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if ending.done():
+        reason = ending.exception() or why()
+        if isinstance(reason, BaseException):
+            reason = f"{type(reason).__name__}: {reason}"
+        raise ServiceFailed(str(reason or "no reason was given"))
+    await tasks.close()
 
 
 def allow_open_files(wanted: int = OPEN_FILES_WANTED) -> int:

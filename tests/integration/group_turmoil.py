@@ -68,7 +68,7 @@ class Turmoil:
             producing = asyncio.ensure_future(self.produce())
             while not producing.done():
                 await asyncio.sleep(self.rng.expovariate(1 / self.plan.pace_s))
-                self.disturb()
+                await self.disturb()
             await producing
             for name in list(self.stopped):
                 self.go_on(name)
@@ -93,7 +93,7 @@ class Turmoil:
                     self.sent += 1
                 await asyncio.sleep(0.005)
 
-    def disturb(self) -> None:
+    async def disturb(self) -> None:
         self.wake_those_that_slept_enough()
         names = [each for each in self.running if each not in self.stopped]
         if len(self.running) < MEMBERS_MIN + 1:
@@ -114,7 +114,8 @@ class Turmoil:
             return
         process = self.running.pop(name)
         process.send_signal(signal.SIGKILL if action == "kill" else signal.SIGTERM)
-        process.wait()
+        # The producer goes on meanwhile.
+        await asyncio.to_thread(process.wait)
 
     def wake_those_that_slept_enough(self) -> None:
         for name, until in list(self.stopped.items()):
@@ -175,8 +176,8 @@ class Account:
         self.committed: Counter[tuple[int, int]] = Counter()
         self.refused = 0
         self.assigned = 0
-        # Between two records of a partition that one member, not stopped itself meanwhile,
-        # processed one after the other.
+        # How long a record waited for a member that had its partition all the while, and was not
+        # stopped itself: since it was sent, or since the record before was processed.
         self.gaps_ms: list[float] = []
         # From the moment it was sent to the moment it was processed for the first time.
         self.latencies_ms: dict[tuple[int, int], float] = {}
@@ -201,14 +202,14 @@ class Account:
 
     def read(self, lines: list[str], pauses: list[tuple[int, int]]) -> None:
         waiting: dict[int, list[int]] = {}
-        seen: dict[int, list[tuple[int, int]]] = {}
+        seen: dict[int, list[tuple[int, int, int]]] = {}
         for line in lines:
             kind, *rest = line.split()
             if kind == "P" and len(rest) == 4:
                 partition, offset, sent_ns, now_ns = map(int, rest)
                 self.times[partition, offset] += 1
                 waiting.setdefault(partition, []).append(offset)
-                seen.setdefault(partition, []).append((offset, now_ns))
+                seen.setdefault(partition, []).append((offset, sent_ns, now_ns))
                 latency_ms = (now_ns - sent_ns) / NS_IN_MS
                 before = self.latencies_ms.get((partition, offset), latency_ms)
                 self.latencies_ms[partition, offset] = min(before, latency_ms)
@@ -223,8 +224,8 @@ class Account:
                 self.assigned += 1
         for mine in seen.values():
             self.gaps_ms += [
-                (later - earlier) / NS_IN_MS
-                for (offset, earlier), (next_, later) in pairwise(mine)
+                (later - max(earlier, sent)) / NS_IN_MS
+                for (offset, _, earlier), (next_, sent, later) in pairwise(mine)
                 if next_ == offset + 1
                 and not any(earlier < end and begin < later for begin, end in pauses)
             ]
@@ -232,9 +233,9 @@ class Account:
     def summary(self) -> str:
         return (
             f"{len(self.times)} records, {self.again} processed again (bound: {self.uncommitted} "
-            f"processed and not committed), {self.refused} commits refused; between records of a "
-            f"partition that a member kept: {_spread(self.gaps_ms)}; sent to processed: "
-            f"{_spread(list(self.latencies_ms.values()))}"
+            f"processed and not committed), {self.refused} commits refused; how long records of a "
+            f"partition waited for a member that kept it: {_spread(self.gaps_ms)}; of any, from "
+            f"sent to processed: {_spread(list(self.latencies_ms.values()))}"
         )
 
 

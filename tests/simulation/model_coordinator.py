@@ -91,6 +91,8 @@ class ModelCoordinators:
         self.is_loading = False
         # So many commits are refused because the coordinator has not heard of the topic yet.
         self.behind = 0
+        # How many commits came over streams.
+        self.streamed = 0
         self.problems: list[str] = []
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
 
@@ -188,6 +190,7 @@ class ModelCoordinator:
             methods.GROUP_HEARTBEAT: self.heartbeat,
             methods.GROUP_LEAVE: self.leave,
             methods.GROUP_COMMIT_OFFSETS: self.commit,
+            methods.GROUP_STREAM_COMMITS: self.stream_commits,
             methods.GROUP_FETCH_OFFSETS: self.fetch,
         }
         self.server = await network.serve(address, handlers)
@@ -301,7 +304,7 @@ class ModelCoordinator:
             group = self._all.group(request.group, self.number)
             if request.generation >= 0 or group.members:
                 self._checked(group, request).heard_s = asyncio.get_running_loop().time()
-                if group.state == "CompletingRebalance":
+                if group.state == "CompletingRebalance" and not request.keeps_partitions:
                     raise RebalanceInProgress("in a moment")
             if self._all.behind:
                 self._all.behind -= 1
@@ -321,6 +324,17 @@ class ModelCoordinator:
             )
             group.commits.append((request.generation, partition, each.offset))
         return response
+
+    async def stream_commits(
+        self, stream: Stream[pb.StreamCommitsResponse, pb.StreamCommitsRequest]
+    ) -> None:
+        with suppress(Unreachable):
+            while (request := await stream.recv()) is not None:
+                result = await self.commit(request.commit)
+                self._all.streamed += 1
+                await stream.send(
+                    pb.StreamCommitsResponse(correlation=request.correlation, result=result)
+                )
 
     async def fetch(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
         response = pb.FetchOffsetsResponse()

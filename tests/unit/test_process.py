@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -15,7 +16,14 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.clock import ManualClock
-from tailrace.process import EXIT_BROKEN, LogLines, allow_open_files, loop_factory
+from tailrace.process import (
+    EXIT_BROKEN,
+    LogLines,
+    ServiceFailed,
+    allow_open_files,
+    loop_factory,
+    until_stopped,
+)
 
 NOON_MS = 1_794_830_400_123
 
@@ -163,3 +171,23 @@ def test_as_many_files_as_may_be_are_allowed() -> None:
         assert allow_open_files(hard + 1) in {hard, hard + 1}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_service_is_waited_for_until_it_is_told_to_stop_or_fails() -> None:
+    stop, failed = asyncio.Event(), asyncio.Event()
+    waiting = asyncio.ensure_future(until_stopped(stop, failed.wait(), lambda: None))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    stop.set()
+    await waiting
+    failed.set()
+    with pytest.raises(ServiceFailed, match=r"^ValueError: broken$"):
+        await until_stopped(asyncio.Event(), failed.wait(), lambda: ValueError("broken"))
+    with pytest.raises(ServiceFailed, match="no reason was given"):
+        await until_stopped(asyncio.Event(), failed.wait(), lambda: None)
+
+    async def run() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(ServiceFailed, match="KeyError: 'x'"):
+        await until_stopped(asyncio.Event(), run(), lambda: "it ended by itself")

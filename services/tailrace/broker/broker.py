@@ -22,7 +22,7 @@ from tailrace.broker.fetching import FetchService
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.quotas import Quotas, Rates
-from tailrace.broker.registration import Registration
+from tailrace.broker.registration import RegisteredBroker
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
 from tailrace.broker.settings import BrokerSettings
@@ -89,7 +89,7 @@ class Broker:
         self._cluster_id = ""
         self._draining = False
         self._manager: LogManager | None = None
-        self._registration: Registration | None = None
+        self._registration: RegisteredBroker | None = None
         self._registering: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
         self.housekeeping: Housekeeping | None = None
@@ -326,11 +326,11 @@ class Broker:
         self._servers = [server, link_server]
         self.address = server.address
 
-    def _register(self, report: ManagerReport) -> Registration:
+    def _register(self, report: ManagerReport) -> RegisteredBroker:
         settings = self._settings
         host, port = split_address(settings.advertised or self._servers[0].address)
         link_host, link_port = split_address(settings.link_advertised or self._servers[1].address)
-        return Registration(
+        return RegisteredBroker(
             self._store,
             BrokerRegistration(
                 broker_id=BrokerId(settings.broker_id),
@@ -344,7 +344,7 @@ class Broker:
                 tail_may_be_lost=report.tail_may_be_lost,
             ),
             lease_ttl_ms=settings.lease_ttl_ms,
-            on_registered=lambda _: self._registered(),
+            on_registered=self._registered,
             say=self._say,
         )
 

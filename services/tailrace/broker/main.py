@@ -18,7 +18,7 @@ from tailrace.log.disk_faults import FaultsFile, FaultyFiles
 from tailrace.log.files import Files, OsFiles
 from tailrace.log.manager import ManagerReport
 from tailrace.meta.settings import EtcdSettings, open_store
-from tailrace.process import ServiceFailed
+from tailrace.process import until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace.transport.limits import ServerLimits
@@ -50,10 +50,7 @@ async def run_broker(
     )
     tasks = Tasks(lambda _, __: None)
     if await _started(broker, tasks, stop, say):
-        await _until_any(tasks, stop, broker.failed)
-        if broker.failed.is_set():
-            # Nothing is tidied up: a broken broker must not leave as a sound one does.
-            raise ServiceFailed(_reason(broker.failure))
+        await until_stopped(stop, broker.failed.wait(), lambda: broker.failure)
         await broker.hand_over()
     await broker.stop()
     say("stopped")
@@ -101,13 +98,6 @@ async def _started(
     return True
 
 
-async def _until_any(tasks: Tasks, *events: asyncio.Event) -> None:
-    waits = [tasks.spawn("wait", event.wait()) for event in events]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-
-
 def _told(report: ManagerReport) -> list[str]:
     how = "after a clean end" if report.clean else "after a crash"
     if report.tail_may_be_lost:
@@ -118,7 +108,3 @@ def _told(report: ManagerReport) -> list[str]:
         *(f"{path} cannot be used: {why}" for path, why in report.failed.items()),
         *(f"{partition} is damaged: {error}" for partition, error in report.damaged.items()),
     ]
-
-
-def _reason(error: BaseException | None) -> str:
-    return "no reason was given" if error is None else f"{type(error).__name__}: {error}"

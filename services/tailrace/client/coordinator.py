@@ -1,15 +1,17 @@
 """Calls to the coordinator of a group, wherever it is at the moment.
 
 The metadata says which coordinator owns the group; one that owns it no longer, still reads it, or
-cannot be reached is asked again (or its successor is) until the time is over.
+cannot be reached is asked again (or its successor is) until the time is over. Commits that follow
+each other closely go over a stream that stays open, which costs both sides less than half.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.clock import Clock
@@ -25,12 +27,16 @@ from tailrace.errors import (
     TailraceError,
     Unreachable,
 )
-from tailrace.transport.rpc import Channel, Method, Network
+from tailrace.transport import methods
+from tailrace.transport.rpc import Channel, Method, Network, Stream
 from tailrace.transport.wire import error_of
+from tailrace.v1 import group_pb2 as pb
 
 RETRY_MIN_MS: Final = 20
 RETRY_MAX_MS: Final = 1_000
 ATTEMPT_TIMEOUT_MS: Final = 10_000
+# A commit that follows the one before within this time goes over a stream.
+OFTEN_MS: Final = 1_000
 
 
 class Answer(Protocol):
@@ -45,6 +51,13 @@ class Answer(Protocol):
 
 Q = TypeVar("Q")
 A = TypeVar("A", bound=Answer)
+
+
+class _Commits(NamedTuple):
+    """The stream that commits go over."""
+
+    channel: Channel
+    stream: Stream[pb.StreamCommitsRequest, pb.StreamCommitsResponse]
 
 
 class CoordinatorClient:
@@ -65,13 +78,20 @@ class CoordinatorClient:
         self._clock = clock
         self._rng = rng
         self._failures = 0
+        self._commits: _Commits | None = None
+        self._committed_ms = -OFTEN_MS - 1
+        self._number = 0
 
-    def channel(self) -> Channel:
-        """A channel to the coordinator; NotCoordinator while nobody is."""
+    def address(self) -> str:
+        """Where the coordinator is; NotCoordinator while nobody is."""
         address = self._metadata.picture.coordinator_of(self.group)
         if not address:
             raise NotCoordinator(f"no coordinator is known for group {self.group!r}")
-        return self._network.channel(address)
+        return address
+
+    def channel(self) -> Channel:
+        """A channel to the coordinator; NotCoordinator while nobody is."""
+        return self._network.channel(self.address())
 
     async def call(
         self,
@@ -82,13 +102,43 @@ class CoordinatorClient:
         attempt_timeout_ms: int = ATTEMPT_TIMEOUT_MS,
     ) -> A:
         """The answer, which may tell of an error that stays; raises when the time is over."""
+        return await self._until_answered(
+            lambda limit_ms: self._attempt(method, request, limit_ms),
+            timeout_ms=timeout_ms,
+            attempt_timeout_ms=attempt_timeout_ms,
+        )
+
+    async def commit(
+        self, request: pb.CommitOffsetsRequest, *, timeout_ms: int
+    ) -> pb.CommitOffsetsResponse:
+        """As `call`: the first one is a call, those that follow soon go over a stream."""
+        now_ms = self._clock.monotonic_ms()
+        is_often = now_ms - self._committed_ms <= OFTEN_MS
+        self._committed_ms = now_ms
+        if not is_often:
+            return await self.call(methods.GROUP_COMMIT_OFFSETS, request, timeout_ms=timeout_ms)
+        return await self._until_answered(
+            lambda limit_ms: self._attempt_on_stream(request, limit_ms),
+            timeout_ms=timeout_ms,
+            attempt_timeout_ms=ATTEMPT_TIMEOUT_MS,
+        )
+
+    async def close(self) -> None:
+        """Commits are over."""
+        await self._drop_stream()
+
+    async def _until_answered(
+        self,
+        attempt: Callable[[int], Awaitable[A]],
+        *,
+        timeout_ms: int,
+        attempt_timeout_ms: int,
+    ) -> A:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                answer = await self._attempt(
-                    method, request, max(min(left_ms, attempt_timeout_ms), 1)
-                )
+                answer = await attempt(max(min(left_ms, attempt_timeout_ms), 1))
             except WORTH_ANOTHER_TRY as error:
                 problem: TailraceError = error
             else:
@@ -120,6 +170,40 @@ class CoordinatorClient:
             return await channel.call(method, request, timeout_ms=timeout_ms)
         finally:
             await channel.close()
+
+    async def _attempt_on_stream(
+        self, request: pb.CommitOffsetsRequest, timeout_ms: int
+    ) -> pb.CommitOffsetsResponse:
+        """One commit at a time: the next message on the stream is the answer."""
+        address = self.address()
+        if self._commits is not None and self._commits.channel.address != address:
+            await self._drop_stream()
+        if self._commits is None:
+            channel = self._network.channel(address)
+            self._commits = _Commits(channel, channel.open(methods.GROUP_STREAM_COMMITS))
+        stream = self._commits.stream
+        self._number += 1
+        message = pb.StreamCommitsRequest(correlation=self._number, commit=request)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await stream.send(message)
+                answer = await stream.recv()
+        except BaseException as error:
+            # Whatever comes on this stream now may be the answer to something older.
+            await self._drop_stream()
+            if isinstance(error, TimeoutError):
+                raise RequestTimedOut(f"{address}: no answer within {timeout_ms} ms") from None
+            raise
+        if answer is None:
+            await self._drop_stream()
+            raise Unreachable(f"{address} ended the stream of commits")
+        return answer.result
+
+    async def _drop_stream(self) -> None:
+        commits, self._commits = self._commits, None
+        if commits is not None:
+            commits.stream.cancel()
+            await commits.channel.close()
 
 
 WORTH_ANOTHER_TRY: Final = (

@@ -158,6 +158,7 @@ class GroupMember:
         if self._is_started:
             await self.leave(reason)
         await self._tasks.close()
+        await self.coordinator.close()
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int
@@ -170,12 +171,13 @@ class GroupMember:
         settled_ms = self._clock.monotonic_ms() + min(timeout_ms, TOPIC_WAIT_MS)
         while True:
             left_ms = max(deadline_ms - self._clock.monotonic_ms(), 1)
+            tried = self.machine.state, self.machine.generation
             error = await self._commit_once(offsets, left_ms)
             if error is None:
                 return
             is_moved_on = isinstance(error, RebalanceInProgress | IllegalGeneration)
             # A cooperative member keeps what it has until it gives it up, whatever the generation.
-            if is_moved_on and self.machine.is_cooperative and await self._settled(left_ms):
+            if is_moved_on and self.machine.is_cooperative and await self._moves(tried, left_ms):
                 continue
             if error.retriable and self._clock.monotonic_ms() < settled_ms:
                 # A coordinator may hear of a topic later than we do.
@@ -219,21 +221,20 @@ class GroupMember:
                 for partition, each in offsets.items()
             ],
             kind="consumer",
+            keeps_partitions=is_member and machine.is_cooperative,
         )
-        answer = await self.coordinator.call(
-            methods.GROUP_COMMIT_OFFSETS, request, timeout_ms=timeout_ms
-        )
+        answer = await self.coordinator.commit(request, timeout_ms=timeout_ms)
         told = [(answer.error, answer.message)]
         told += [(each.error, each.message) for each in answer.partitions]
         error = next((found for each in told if (found := error_of(*each)) is not None), None)
         self._perform(machine.beaten(generation, error))
         return error
 
-    async def _settled(self, timeout_ms: int) -> bool:
-        """Wait until the rebalance is over, or waits for the program; whether in time."""
+    async def _moves(self, tried: tuple[State, int], timeout_ms: int) -> bool:
+        """Wait until we have heard of what the coordinator knows already; whether we are in it."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while self.machine.state in {State.JOINING, State.SYNCING}:
+                while (self.machine.state, self.machine.generation) == tried:
                     await self._moved.wait()
         except TimeoutError:
             return False

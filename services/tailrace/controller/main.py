@@ -13,8 +13,7 @@ from tailrace.clock import SystemClock
 from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
 from tailrace.meta.settings import EtcdSettings, open_store
-from tailrace.process import ServiceFailed
-from tailrace.runtime import Tasks
+from tailrace.process import until_stopped
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -34,17 +33,10 @@ async def run_controller(
         rng=Random(),
         say=say,
     )
-    tasks = Tasks(lambda _, __: None)
     await controller.start()
     say(f"listening on {controller.address}")
-    running = tasks.spawn("run", controller.run())
-    stopping = tasks.spawn("wait for the end", stop.wait())
-    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        # Nothing is tidied up: whoever stands by finds the connection refused, and takes over.
-        error = running.exception()
-        raise ServiceFailed(f"{type(error).__name__}: {error}" if error else "it ended by itself")
+    # When it fails, whoever stands by finds the connection refused, and takes over.
+    await until_stopped(stop, controller.run(), lambda: "it ended by itself")
     await controller.stop()
     say("stopped")
-    await tasks.close()
     await store.close()

@@ -2,9 +2,10 @@
 
 One stream to each broker. A request takes the batches of all shards that have something for that
 broker, and the next one goes when the answer has come (or a little later, so that one partition
-that waits for a replica does not hold up the others): under load more records go in each batch, and
-a single commit leaves at once. A batch whose fate is not known is sent again, to whoever leads
-then, until the log has it or refuses it for good: `on_refused` is told.
+that waits for a replica does not hold up the others). A single commit leaves at once; the more
+records there are in a second, the longer they gather (`Pace`), since it is batches that cost the
+brokers work, and not the records in them. A batch whose fate is not known is sent again, to whoever
+leads then, until the log has it or refuses it for good: `on_refused` is told.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from math import exp
 from random import Random
 from typing import Final, NamedTuple
 
@@ -46,6 +48,11 @@ SUSPECT_MS: Final = 1_500
 # While a request is on its way, the next one waits for its answer, but no longer than this.
 GATHER_MS: Final = 10
 REQUESTS_MAX: Final = 5
+# Records for one broker gather for a millisecond for each so many of them in a second, up to a
+# limit: a commit that takes so much longer harms nobody.
+PACE_RECORDS: Final = 30
+PACE_MS_MAX: Final = 50
+PACE_MEMORY_MS: Final = 500
 REQUEST_BYTES: Final = 16 << 20
 RETRY_MIN_MS: Final = 20
 CLIENT_ID: Final = "coordinator"
@@ -193,6 +200,26 @@ class Appender:
         return link
 
 
+class Pace:
+    """How long to gather records for one broker, by how many there were of late."""
+
+    def __init__(self) -> None:
+        self._recent = 0.0
+        self._sent_ms = 0
+
+    def sent(self, records: int, now_ms: int) -> None:
+        self._recent = self._left(now_ms) + records
+        self._sent_ms = now_ms
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long the next request waits from now on."""
+        per_s = self._recent * 1_000 / PACE_MEMORY_MS
+        return self._sent_ms + min(int(per_s / PACE_RECORDS), PACE_MS_MAX) - now_ms
+
+    def _left(self, now_ms: int) -> float:
+        return self._recent * exp((self._sent_ms - now_ms) / PACE_MEMORY_MS)
+
+
 class _Link:
     """The stream to one broker."""
 
@@ -208,6 +235,7 @@ class _Link:
         self._number = 0
         self._answers = 0
         self._sent_ms = 0
+        self._pace = Pace()
 
     def move_to(self, address: str) -> None:
         if address != self.address:
@@ -254,22 +282,30 @@ class _Link:
     async def _send_ready(self, stream: _ProduceStream) -> None:
         self.wake.clear()
         while self.ready and len(self._requests) < REQUESTS_MAX:
-            if self._requests:
-                wait_ms = self._sent_ms + GATHER_MS - self._clock.monotonic_ms()
-                if wait_ms > 0:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(wait_ms / 1_000):
-                            # An answer, or more to send: the first means that we may go.
-                            await self.wake.wait()
-                    if self._requests and self._clock.monotonic_ms() < self._sent_ms + GATHER_MS:
-                        self.wake.clear()
-                        continue
+            wait_ms = self._pace.wait_ms(self._clock.monotonic_ms())
+            if wait_ms > 0:
+                await asyncio.sleep(wait_ms / 1_000)
+            if self._requests and not await self._gathered():
+                continue
             await self._send(stream)
+
+    async def _gathered(self) -> bool:
+        """While a request is on its way: wait for its answer, for more to send, or long enough."""
+        wait_ms = self._sent_ms + GATHER_MS - self._clock.monotonic_ms()
+        if wait_ms <= 0:
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1_000):
+                await self.wake.wait()
+        if self._requests and self._clock.monotonic_ms() < self._sent_ms + GATHER_MS:
+            self.wake.clear()
+            return False
+        return True
 
     async def _send(self, stream: _ProduceStream) -> None:
         sent: list[_Sent] = []
         parts: list[PartitionBatches] = []
-        size = 0
+        size = records = 0
         while self.ready and size < REQUEST_BYTES:
             journal = next(iter(self.ready))
             del self.ready[journal]
@@ -277,6 +313,7 @@ class _Link:
                 continue
             data = journal.take()
             size += len(data)
+            records += journal.taken
             sent.append(_Sent(journal, journal.attempt))
             parts.append(
                 PartitionBatches(partition=journal.partition, leader_epoch=-1, batches=data)
@@ -286,6 +323,7 @@ class _Link:
         self._number += 1
         self._sent_ms = self._clock.monotonic_ms()
         self._requests[self._number] = _Request(sent, self._sent_ms)
+        self._pace.sent(records, self._sent_ms)
         self._appender.requests += 1
         self._appender.batches += len(sent)
         await stream.send(

@@ -18,10 +18,10 @@ from tailrace.coordinator.appender import Appender
 from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.loading import Loader
 from tailrace.coordinator.offsets import TopicFacts
-from tailrace.coordinator.registration import Registration, ShardMap
 from tailrace.coordinator.runtime import Runtime
 from tailrace.coordinator.service import GroupService
 from tailrace.coordinator.settings import CoordinatorSettings
+from tailrace.coordinator.shard_map import ShardMap
 from tailrace.coordinator.topic import OffsetsTopic
 from tailrace.errors import (
     NotCoordinator,
@@ -30,7 +30,14 @@ from tailrace.errors import (
     TailraceError,
     Unreachable,
 )
-from tailrace.meta.keys import BROKERS, BrokerRegistration, CoordinatorRegistration, decode
+from tailrace.meta.keys import (
+    BROKERS,
+    BrokerRegistration,
+    CoordinatorRegistration,
+    coordinator_key,
+    decode,
+)
+from tailrace.meta.registration import Registration
 from tailrace.meta.store import MetadataStore
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
@@ -73,7 +80,7 @@ class Coordinator:
         self._server: Server | None = None
         self._metadata: MetadataWatcher | None = None
         self._loader: Loader | None = None
-        self._registration: Registration | None = None
+        self._registration: Registration[CoordinatorRegistration] | None = None
         self._registering: asyncio.Task[None] | None = None
         self._shards = ShardMap(store, on_change=self._shards_changed, say=say)
         self._topic: OffsetsTopic | None = None
@@ -148,16 +155,7 @@ class Coordinator:
             tasks=self._tasks,
             on_refused=self._refused,
         )
-        host, port = split_address(self.address)
-        self._registration = registration = Registration(
-            self._store,
-            CoordinatorRegistration(
-                coordinator_id=self._settings.coordinator_id, host=host, port=port
-            ),
-            lease_ttl_ms=self._settings.lease_ttl_ms,
-            on_change=self._shards_changed,
-            say=self._say,
-        )
+        self._registration = registration = self._make_registration()
         self._tasks.spawn("metadata", metadata.run())
         self._tasks.spawn("fetch shards", loader.fetch())
         self._tasks.spawn("read shards", loader.run())
@@ -165,6 +163,23 @@ class Coordinator:
         self._tasks.spawn("make the topic", topic.run())
         self._tasks.spawn("follow the shards", self._shards.run())
         self._registering = self._tasks.spawn("registration", registration.run())
+
+    def _make_registration(self) -> Registration[CoordinatorRegistration]:
+        """The epoch protects nothing by itself: that the log refuses an old owner does."""
+        host, port = split_address(self.address)
+        number = self._settings.coordinator_id
+        facts = CoordinatorRegistration(coordinator_id=number, host=host, port=port)
+        return Registration(
+            self._store,
+            coordinator_key(number),
+            facts,
+            who=f"coordinator {number}",
+            # We listen at its address, so its process is gone.
+            is_former_life=lambda other: other == facts,
+            lease_ttl_ms=self._settings.lease_ttl_ms,
+            on_change=self._shards_changed,
+            say=self._say,
+        )
 
     async def _find_brokers(self) -> list[str]:
         """Where brokers are; waits until one is registered."""

@@ -67,6 +67,8 @@ class Caller(NamedTuple):
     member_id: str
     instance_id: str = ""
     generation: int = NO_GENERATION
+    # A cooperative member: what it has stays its own until it was told otherwise.
+    keeps_partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class Group:
             return
         self._check_member(caller)
         self._hear(caller.member_id, now_ms)
-        if self.facts.phase is Phase.SYNCING:
+        if self.facts.phase is Phase.SYNCING and not caller.keeps_partitions:
             raise RebalanceInProgress(
                 f"group {self.name!r} is between two generations: its members have no assignment"
             )

@@ -78,6 +78,11 @@ class Journal:
         return not self.has_work
 
     @property
+    def taken(self) -> int:
+        """How many records the batch has that is on its way."""
+        return self._batch_records
+
+    @property
     def parked(self) -> int:
         """How many wait for the log."""
         return len(self._parked)
@@ -87,13 +92,15 @@ class Journal:
         if self._closed is not None:
             then(self._closed, -1)
             return
-        self._pending.extend((record, now_ms) for record in records)
+        is_known = self.has_work
+        for record in records:
+            self._pending.append((record, now_ms))
         self._written += len(records)
         if self._written == self._committed:
             then(None, -1)
             return
         self._parked.append((self._written, then))
-        if not self._batch:
+        if not is_known:
             self._on_ready(self)
 
     def prove(self, then: Then, *, now_ms: int) -> None:

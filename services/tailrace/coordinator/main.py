@@ -13,8 +13,7 @@ from tailrace.clock import SystemClock
 from tailrace.coordinator.coordinator import Coordinator
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.meta.settings import EtcdSettings, open_store
-from tailrace.process import ServiceFailed
-from tailrace.runtime import Tasks
+from tailrace.process import until_stopped
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -34,17 +33,10 @@ async def run_coordinator(
         rng=Random(),
         say=say,
     )
-    tasks = Tasks(lambda _, __: None)
     await coordinator.start()
     say(f"listening on {coordinator.address}")
-    failing = tasks.spawn("wait for a failure", coordinator.failed.wait())
-    stopping = tasks.spawn("wait for the end", stop.wait())
-    await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if coordinator.failed.is_set():
-        # Nothing is tidied up: the controller finds the connection refused and moves the shards.
-        error = coordinator.failure
-        raise ServiceFailed(f"{type(error).__name__}: {error}" if error else "no reason was given")
+    # When it fails, the controller finds the connection refused and moves the shards.
+    await until_stopped(stop, coordinator.failed.wait(), lambda: coordinator.failure)
     await coordinator.stop()
     say("stopped")
-    await tasks.close()
     await store.close()

@@ -9,7 +9,6 @@ the position was committed, whichever is later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from tailrace.coordinator.records import Position
@@ -38,7 +37,7 @@ def checked(
     """The position to store, with the topic's id; raises why it cannot be stored."""
     if asked.offset < 0:
         raise InvalidRequest(f"{partition}: offset {asked.offset} is below 0")
-    if len(asked.metadata.encode()) > metadata_bytes_max:
+    if asked.metadata and len(asked.metadata.encode()) > metadata_bytes_max:
         raise OffsetMetadataTooLarge(
             f"{partition}: metadata of {len(asked.metadata.encode())} bytes, the limit is "
             f"{metadata_bytes_max} (offset.metadata.max.bytes)"
@@ -51,7 +50,10 @@ def checked(
             f"{partition.topic} was deleted and made anew: its id is {topic.topic_id} now, "
             f"not {asked.topic_id}"
         )
-    return asked if asked.topic_id else replace(asked, topic_id=topic.topic_id)
+    if asked.topic_id:
+        return asked
+    offset, leader_epoch, _, metadata, commit_ms, kind = asked
+    return Position(offset, leader_epoch, topic.topic_id, metadata, commit_ms, kind)
 
 
 def expired(

@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from tailrace.errors import CorruptCheckpoint
@@ -68,8 +69,7 @@ class GroupFacts:
     phase_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """A committed position."""
 
     offset: int
@@ -115,7 +115,7 @@ def encode(change: Change) -> Encoded:
     if isinstance(change, PositionStored):
         topic, number = change.partition.topic, change.partition.partition
         # By hand, since there are so many of them: a topic's name needs no quoting.
-        key = f'["{_OFFSET}",{json.dumps(change.group)},"{topic}",{number}]'.encode()
+        key = f'["{_OFFSET}",{_quoted(change.group)},"{topic}",{number}]'.encode()
         return Encoded(key, None if change.position is None else _position_bytes(change.position))
     if isinstance(change, GroupStored):
         value = None if change.facts is None else _json(_group_fields(change.facts))
@@ -151,8 +151,8 @@ def _position_bytes(position: Position) -> bytes:
     kind = f',"kind":"{position.kind}"' if position.kind != CONSUMER else ""
     return (
         f'{{"version":{FORMAT_VERSION},"offset":{position.offset},'
-        f'"leader_epoch":{position.leader_epoch},"topic_id":{json.dumps(position.topic_id)},'
-        f'"metadata":{json.dumps(position.metadata)},"commit_ms":{position.commit_ms}{kind}}}'
+        f'"leader_epoch":{position.leader_epoch},"topic_id":{_quoted(position.topic_id)},'
+        f'"metadata":{_quoted(position.metadata)},"commit_ms":{position.commit_ms}{kind}}}'
     ).encode()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol, TypeVar
 
 from tailrace.coordinator.group import Caller, Group
@@ -32,6 +33,8 @@ NAMES_PER_REQUEST_MAX: Final = 10_000
 MEMBER_ID_LENGTH_MAX: Final = 300
 # Commits of one stream that wait for their answers.
 COMMITS_MAX: Final = 10_000
+# Partitions whose names are known to be good.
+PARTITIONS_KNOWN_MAX: Final = 16_384
 
 _CommitStream = Stream[pb.StreamCommitsResponse, pb.StreamCommitsRequest]
 _HeartbeatStream = Stream[pb.HeartbeatResponse, pb.HeartbeatRequest]
@@ -57,8 +60,8 @@ class CommitAnswers:
         # How many requests are not answered.
         self.owed = 0
 
-    def add(self, number: int, result: pb.CommitOffsetsResponse) -> None:
-        self._ready.append(pb.StreamCommitsResponse(correlation=number, result=result))
+    def add(self, response: pb.StreamCommitsResponse) -> None:
+        self._ready.append(response)
         self._wake.set()
 
     async def until_room(self) -> None:
@@ -218,20 +221,47 @@ class GroupService:
             answering.cancel()
 
     def _commit_soon(self, request: pb.StreamCommitsRequest, answers: CommitAnswers) -> None:
-        commit, number = request.commit, request.correlation
+        """Answer when all that the request commits is in the log, or known not to be."""
+        response = pb.StreamCommitsResponse(correlation=request.correlation)
+        commits = request.commits or [request.commit]
+        waiting = len(commits)
+
+        def answer(index: int, result: pb.CommitOffsetsResponse | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if result is not None and request.commits:
+                response.problems.add(index=index, result=result)
+            elif result is not None:
+                response.result.CopyFrom(result)
+            if not waiting:
+                answers.add(response)
+
+        for index, commit in enumerate(commits):
+            self._commit_one(commit, partial(answer, index), is_told=not request.commits)
+
+    def _commit_one(
+        self,
+        commit: pb.CommitOffsetsRequest,
+        answer: Callable[[pb.CommitOffsetsResponse | None], None],
+        *,
+        is_told: bool,
+    ) -> None:
+        """`answer` gets the result, or None when all was stored, unless that `is_told`."""
         kind = commit.kind or CONSUMER
 
         def then(error: TailraceError | None, results: Sequence[TailraceError | None]) -> None:
             if error is not None:
-                answers.add(number, _failed(pb.CommitOffsetsResponse, error))
+                answer(_failed(pb.CommitOffsetsResponse, error))
+            elif is_told or any(results):
+                answer(_committed(asked, results))
             else:
-                answers.add(number, _committed(asked, results))
+                answer(None)
 
         try:
             asked = _all_asked(commit, kind, self._wall_ms())
             self._runtime().commit_soon(commit.group, _caller(commit), asked, then, kind=kind)
         except TailraceError as error:
-            answers.add(number, _failed(pb.CommitOffsetsResponse, error))
+            answer(_failed(pb.CommitOffsetsResponse, error))
 
     async def fetch(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
         try:
@@ -387,12 +417,14 @@ def _host(peer: str) -> str:
 
 
 def _caller(request: pb.CommitOffsetsRequest) -> Caller:
-    return Caller(request.member_id, request.instance_id, request.generation)
+    return Caller(
+        request.member_id, request.instance_id, request.generation, request.keeps_partitions
+    )
 
 
 def _all_asked(request: pb.CommitOffsetsRequest, kind: str, now_ms: int) -> list[Asked]:
     asked = [_asked(each, kind, now_ms) for each in request.offsets]
-    if len({each.partition for each in asked}) != len(asked):
+    if len(asked) > 1 and len({each.partition for each in asked}) != len(asked):
         raise InvalidRequest("a commit names each of its partitions once")
     return asked
 
@@ -407,15 +439,21 @@ def _committed(
 
 
 def _asked(offset: pb.OffsetToCommit, kind: str, now_ms: int) -> Asked:
-    problem = topic_name_problem(offset.topic)
-    if problem is not None:
-        raise InvalidRequest(problem)
     return Asked(
-        TopicPartition(offset.topic, offset.partition),
+        _partition(offset.topic, offset.partition),
         Position(
             offset.offset, offset.leader_epoch, offset.topic_id, offset.metadata, now_ms, kind
         ),
     )
+
+
+@lru_cache(PARTITIONS_KNOWN_MAX)
+def _partition(topic: str, number: int) -> TopicPartition:
+    """Those that are committed for come again and again."""
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        raise InvalidRequest(problem)
+    return TopicPartition(topic, number)
 
 
 def _add_result(results: Any, partition: TopicPartition, problem: TailraceError | None) -> None:

@@ -99,15 +99,8 @@ class Shard:
     def apply(self, change: Change) -> None:
         """Take a change: the only way in, live and on load."""
         match change:
-            case PositionStored(name, partition, position):
-                if position is not None:
-                    entry = self._entry(name)
-                    entry.positions[partition] = position
-                    if entry.group.facts.phase is Phase.EMPTY:
-                        entry.group.kind = position.kind
-                elif name in self._entries:
-                    self._entries[name].positions.pop(partition, None)
-                    self._drop_if_nothing(name)
+            case PositionStored():
+                self._apply_position(change)
             case GroupStored(name, facts):
                 if facts is not None:
                     self._entry(name).group.apply(facts)
@@ -118,6 +111,17 @@ class Shard:
                 self.epoch = max(self.epoch, epoch)
             case _:
                 assert_never(change)
+
+    def _apply_position(self, change: PositionStored) -> None:
+        name, partition, position = change
+        if position is not None:
+            entry = self._entry(name)
+            entry.positions[partition] = position
+            if entry.group.facts.phase is Phase.EMPTY:
+                entry.group.kind = position.kind
+        elif name in self._entries:
+            self._entries[name].positions.pop(partition, None)
+            self._drop_if_nothing(name)
 
     def resume(self, now_ms: int) -> None:
         """All is read: time begins."""

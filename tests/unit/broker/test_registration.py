@@ -1,4 +1,4 @@
-"""A broker's key in the store: one for every life, never two at once."""
+"""A broker's key in the store: one for every life, never two at once; and what it says besides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulation.loop import SimLoop, run
-from tailrace.broker.registration import Registration
+from tailrace.broker.registration import RegisteredBroker
 from tailrace.meta.keys import BrokerRegistration, broker_key, decode, encode
 from tailrace.meta.memory import MemoryEtcd
 from tailrace.meta.store import Delete, Put
@@ -38,12 +38,12 @@ class Bench:
         self.epochs: list[int] = []
         self.task: asyncio.Task[None] | None = None
 
-    def start(self, facts: BrokerRegistration = FACTS) -> Registration:
-        registration = Registration(
+    def start(self, facts: BrokerRegistration = FACTS) -> RegisteredBroker:
+        registration = RegisteredBroker(
             self.etcd.connect(timeout_ms=500),
             facts,
             lease_ttl_ms=TTL_MS,
-            on_registered=self.epochs.append,
+            on_registered=lambda: self.epochs.append(registration.epoch or 0),
             say=self.said.append,
         )
         self.task = self.loop.create_task(registration.run(), name="registration")
@@ -88,7 +88,7 @@ async def test_another_folders_key_is_waited_for(bench: Bench) -> None:
     await asyncio.sleep(3 * TTL_MS / 1000)
     assert registration.epoch is None
     assert bench.stored().host == "x"
-    assert "another data folder" in bench.said[0]
+    assert "another broker 1 is registered from x:9092" in bench.said[0]
     bench.etcd.revoke_lease(other)
     await asyncio.sleep(1)
     assert bench.epochs == [registration.epoch]

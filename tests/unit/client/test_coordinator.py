@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.coordinator import CoordinatorClient
+from tailrace.client.coordinator import OFTEN_MS, CoordinatorClient
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.errors import NotCoordinator, RequestTimedOut
+from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.v1 import group_pb2 as pb
@@ -67,6 +68,41 @@ def test_a_coordinator_that_hangs_is_given_up_in_time(simulate: Any) -> None:
                 methods.GROUP_FETCH_OFFSETS, pb.FetchOffsetsRequest(group="g"), timeout_ms=3_000
             )
         assert world.loop.now_ms - before_ms < 5_000
+        await tasks.close()
+
+    simulate(main)
+
+
+def test_commits_that_follow_each_other_go_over_a_stream(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        coordinators = world.cluster.coordinators
+        client, tasks = client_of(world)
+
+        async def commit(offset: int) -> None:
+            request = pb.CommitOffsetsRequest(
+                group="g", generation=-1, offsets=[pb.OffsetToCommit(topic="t", offset=offset)]
+            )
+            answer = await client.commit(request, timeout_ms=20_000)
+            assert answer.error == 0
+            stored = coordinators.groups["g"].offsets[TopicPartition("t", 0)]
+            assert stored.offset == offset
+
+        await commit(1)
+        assert coordinators.streamed == 0, "one alone is a call"
+        for offset in range(2, 12):
+            await commit(offset)
+        assert coordinators.streamed == 10
+        world.cluster.move_groups(201)
+        await commit(20)
+        world.processes["g201"].pause()
+        world.loop.call_later(12, world.processes["g201"].resume)
+        await commit(21)
+        assert coordinators.streamed >= 12
+        await asyncio.sleep(OFTEN_MS / 1000 + 1)
+        streamed = coordinators.streamed
+        await commit(22)
+        assert coordinators.streamed == streamed, "and one after a while"
+        await client.close()
         await tasks.close()
 
     simulate(main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.coordinator.appender import PACE_MS_MAX, Pace
 from tailrace.coordinator.runtime import Runtime
 from tailrace.model import OFFSETS_TOPIC, TopicPartition, shard_of
 from unit.coordinator.world import World, simulate
@@ -70,3 +71,17 @@ def test_while_nobody_leads_nothing_is_lost() -> None:
         assert await world.position("g") == 7
 
     simulate(main)
+
+
+def test_few_records_leave_at_once_and_many_gather() -> None:
+    pace = Pace()
+    assert pace.wait_ms(0) <= 0
+    for now_ms in range(0, 5_000, 100):
+        pace.sent(1, now_ms)
+        assert pace.wait_ms(now_ms) <= 1
+    for now_ms in range(5_000, 8_000, 10):
+        pace.sent(100, now_ms)
+    assert pace.wait_ms(7_990) == PACE_MS_MAX
+    assert pace.wait_ms(8_000) == PACE_MS_MAX - 10
+    pace.sent(1, 60_000)
+    assert pace.wait_ms(60_000) <= 1, "what was long ago is forgotten"

@@ -333,8 +333,9 @@ def test_commits_are_taken_from_members_of_the_generation_only() -> None:
     world.join("two", two)
     with pytest.raises(RebalanceInProgress):
         world.group.check_commit(Caller(one, "", 2), world.now_ms)
+    world.group.check_commit(Caller(one, "", 2, keeps_partitions=True), world.now_ms)
     with pytest.raises(IllegalGeneration):
-        world.group.check_commit(Caller(one, "", 1), world.now_ms)
+        world.group.check_commit(Caller(one, "", 1, keeps_partitions=True), world.now_ms)
     Group("empty", LIMITS).check_commit(Caller(""), 0)
 
 

@@ -225,3 +225,62 @@ def test_commits_on_a_stream_are_answered_one_by_one() -> None:
         assert await world.position("g") == wanted - 1
 
     simulate(main)
+
+
+def test_commits_of_many_groups_in_one_message_are_answered_together() -> None:
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        address = world.metadata.picture.coordinator_of("g")
+        mine = [
+            name
+            for name in (f"many-{number}" for number in range(200))
+            if world.metadata.picture.coordinator_of(name) == address
+        ]
+        foreign = next(
+            (
+                name
+                for name in (f"many-{number}" for number in range(200))
+                if world.metadata.picture.coordinator_of(name) != address
+            ),
+            "",
+        )
+        names = [*mine, foreign]
+        for name in mine:
+            # Until its shard has been read.
+            await world.commit(name, 1)
+
+        def message(number: int) -> pb.StreamCommitsRequest:
+            commits = [
+                pb.CommitOffsetsRequest(
+                    group=name,
+                    generation=-1,
+                    offsets=[pb.OffsetToCommit(topic=TOPIC, offset=number)],
+                )
+                for name in names
+            ]
+            commits[1].offsets.add(topic="gone")
+            return pb.StreamCommitsRequest(correlation=number, commits=commits)
+
+        async def commit_all() -> list[pb.StreamCommitsResponse]:
+            channel = world.host.channel(address)
+            stream = channel.open(methods.GROUP_STREAM_COMMITS)
+            for number in (5, 6):
+                await stream.send(message(number))
+            await stream.finish()
+            answers = []
+            while (told := await stream.recv()) is not None:
+                answers.append(told)
+            await channel.close()
+            return answers
+
+        answers = await world.process.spawn("commit", commit_all())
+        assert [each.correlation for each in answers] == [5, 6]
+        for answer in answers:
+            told = {each.index: each.result for each in answer.problems}
+            assert set(told) == {1, len(names) - 1}
+            assert [code_name(each.error) for each in told[1].partitions] == ["", "UNKNOWN_TOPIC"]
+            wanted = "NOT_COORDINATOR" if foreign else "INVALID_GROUP"
+            assert code_name(told[len(names) - 1].error) == wanted
+        assert [await world.position(name) for name in mine] == [6] * len(mine)
+
+    simulate(main)

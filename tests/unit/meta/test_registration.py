@@ -1,4 +1,4 @@
-"""Registrations of coordinators: one key for each life; and the shards that they are given."""
+"""Registrations: one key for each life of a process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from simulation.etcd import SimEtcd
 from simulation.loop import SimLoop
-from tailrace.coordinator.registration import Registration, ShardMap
-from tailrace.meta.keys import (
-    CoordinatorRegistration,
-    ShardOwner,
-    coordinator_key,
-    encode,
-    shard_key,
-)
+from tailrace.meta.keys import CoordinatorRegistration, coordinator_key, encode
+from tailrace.meta.registration import Registration
 from tailrace.meta.store import Delete, MetadataStore, Put
 
 FACTS = CoordinatorRegistration(coordinator_id=1, host="k1", port=9)
@@ -29,11 +23,14 @@ def simulate(main: Callable[[SimLoop, SimEtcd], Awaitable[None]]) -> None:
 
 def make(
     store: MetadataStore, facts: CoordinatorRegistration = FACTS
-) -> tuple[Registration, list[int | None]]:
+) -> tuple[Registration[CoordinatorRegistration], list[int | None]]:
     seen: list[int | None] = []
     registration = Registration(
         store,
+        coordinator_key(facts.coordinator_id),
         facts,
+        who=f"coordinator {facts.coordinator_id}",
+        is_former_life=lambda other: other == facts,
         lease_ttl_ms=3_000,
         on_change=lambda: seen.append(registration.epoch),
         say=lambda _: None,
@@ -41,7 +38,7 @@ def make(
     return registration, seen
 
 
-def _epoch(registration: Registration) -> int:
+def _epoch(registration: Registration[CoordinatorRegistration]) -> int:
     return -1 if registration.epoch is None else registration.epoch
 
 
@@ -103,41 +100,5 @@ def test_a_former_life_at_the_same_address_is_ended_and_another_one_is_waited_fo
         await asyncio.sleep(1)
         assert _epoch(elsewhere) > first
         waiting.cancel()
-
-    simulate(main)
-
-
-def test_shards_are_followed_over_compaction_and_outage() -> None:
-    async def main(loop: SimLoop, etcd: SimEtcd) -> None:
-        store = etcd.connect("k1")
-        changes: list[int] = []
-        shards = ShardMap(store, on_change=lambda: changes.append(1), say=lambda _: None)
-        following = loop.create_task(shards.run())
-        await asyncio.sleep(1)
-        assert (shards.count, len(changes)) == (0, 1)
-
-        async def give(shard: int, epoch: int) -> ShardOwner:
-            owner = ShardOwner(owner=1, owner_epoch=5, epoch=epoch)
-            await store.txn([], [Put(shard_key(shard), encode(owner))])
-            return owner
-
-        first = await give(3, 0)
-        await asyncio.sleep(1)
-        assert shards.owners == {3: first}
-        assert shards.count == 4
-        etcd.stop()
-        await asyncio.sleep(2)
-        etcd.start()
-        second = await give(3, 1)
-        etcd.compact()
-        await asyncio.sleep(3)
-        assert shards.owners == {3: second}
-        await store.txn([], [Put(shard_key(3), b"?"), Put("/coordinators/shards/x", b"?")])
-        await asyncio.sleep(1)
-        assert shards.owners == {}
-        await store.txn([], [Delete(shard_key(3))])
-        await asyncio.sleep(1)
-        assert shards.count == 0
-        following.cancel()
 
     simulate(main)
