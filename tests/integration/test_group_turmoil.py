@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from integration.group_turmoil import Account, Plan, Turmoil
-from tailrace.aio import Consumer, Producer
+from tailrace.aio import Admin, Consumer, Producer
 from tailrace.testing import Cluster, running_cluster
 
 pytestmark = pytest.mark.integration
@@ -90,3 +93,30 @@ async def test_a_broker_and_the_coordinator_go_away_and_nothing_hangs(
         assert sorted(map(int, found)) == list(range(180))
         stored = await consumer.committed()
         assert sum(each.offset for each in stored.values()) == 180
+
+
+async def test_ctrl_c_on_the_command_line_leaves_the_group(groups_cluster: Cluster) -> None:
+    """At once: the group is empty when the command has ended, not after a session."""
+    cluster = groups_cluster
+    topic = await asyncio.to_thread(cluster.create_topic, "watched")
+    async with Producer(cluster.bootstrap_servers) as producer:
+        await producer.send(topic, b"first")
+    command = [sys.executable, "-m", "tailrace.cli.main", "consume", topic]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        *("--group", "watchers", "--from-beginning", "--follow"),
+        *("--bootstrap", cluster.bootstrap_servers),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60), Admin(cluster.bootstrap_servers) as admin:
+        assert await process.stdout.readline() == b"first\n"
+        assert len((await admin.describe_group("watchers")).members) == 1
+        process.send_signal(signal.SIGINT)
+        _, said = await process.communicate()
+        assert process.returncode == 130, said
+        assert b"Traceback" not in said
+        group = await admin.describe_group("watchers")
+        assert group.state == "Empty"
+        assert [each.offset for each in group.positions if each.offset] == [1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from simulation.cluster import BrokerNode, Node
+from simulation.cluster import BrokerNode, CoordinatorNode, Node
 from simulation.fabric import Weather
 from simulation.scenario import TOPIC, Run
 from tailrace.replication.partition import Role
@@ -24,6 +24,9 @@ Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 class Nemesis:
     """Plays faults one after the other and side by side."""
 
+    # How often the next fault waits for the end of this one.
+    patience = 0.7
+
     def __init__(self, run: Run, *, duration_s: float, rng: Random) -> None:
         self.run = run
         self.cluster = run.cluster
@@ -35,16 +38,20 @@ class Nemesis:
         """Until the time is over; faults that are under way then end with the healing."""
         under_way: list[asyncio.Task[None]] = []
         while self.run.loop.time() < self._until_s:
-            faults = FAULTS if self.run.administrator is None else FAULTS | ADMINISTRATION
+            faults = self.faults()
             fault = self.rng.choices(list(faults), list(faults.values()))[0]
             self.note(fault.__name__)
             task = self.run.loop.create_task(fault(self))
             under_way.append(task)
-            if self.rng.random() < 0.7:
+            if self.rng.random() < self.patience:
                 await task
             await asyncio.sleep(self.rng.expovariate(1 / 0.7))
         for task in under_way:
             task.cancel()
+
+    def faults(self) -> dict[Any, int]:
+        """What may happen, and how often compared with the rest."""
+        return FAULTS if self.run.administrator is None else FAULTS | ADMINISTRATION
 
     def note(self, text: str) -> None:
         self.run.loop.note(f"FAULT {text}")
@@ -149,7 +156,11 @@ async def rot(nemesis: Nemesis) -> None:
 
 
 async def stop_broker(nemesis: Nemesis) -> None:
-    node = nemesis.some_broker()
+    await stop(nemesis, nemesis.some_broker())
+
+
+async def stop(nemesis: Nemesis, node: BrokerNode | CoordinatorNode) -> None:
+    """In order, as far as it can; it comes back after a while."""
     if node.is_paused:
         return
     try:

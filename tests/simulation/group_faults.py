@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from simulation import faults
-from simulation.cluster import BrokerNode, CoordinatorNode, Node
+from simulation.cluster import CoordinatorNode, Node
 from simulation.groups import SESSION_MS, GroupRun
 from tailrace.coordinator.records import Phase
 
@@ -18,26 +18,17 @@ GroupFault = Callable[["GroupNemesis"], Coroutine[Any, Any, None]]
 
 
 class GroupNemesis(faults.Nemesis):
-    """Plays faults one after the other and side by side."""
+    """Plays faults of groups too."""
 
     run: GroupRun  # type: ignore[assignment]
 
+    patience = 0.6
+
     def __init__(self, run: GroupRun, *, duration_s: float, rng: Random) -> None:
         super().__init__(run, duration_s=duration_s, rng=rng)  # type: ignore[arg-type]
-        self._ends_s = run.loop.time() + duration_s
 
-    async def play(self) -> None:
-        under_way: list[asyncio.Task[None]] = []
-        while self.run.loop.time() < self._ends_s:
-            fault = self.rng.choices(list(GROUP_FAULTS), list(GROUP_FAULTS.values()))[0]
-            self.note(fault.__name__)
-            task = self.run.loop.create_task(fault(self))
-            under_way.append(task)
-            if self.rng.random() < 0.6:
-                await task
-            await asyncio.sleep(self.rng.expovariate(1 / 0.7))
-        for task in under_way:
-            task.cancel()
+    def faults(self) -> dict[Any, int]:
+        return GROUP_FAULTS
 
     def some_node(self) -> Node:
         if self.rng.random() < 0.5:
@@ -118,16 +109,7 @@ async def kill_coordinator_in_mid_rebalance(nemesis: GroupNemesis) -> None:
 
 
 async def stop_coordinator(nemesis: GroupNemesis) -> None:
-    node = nemesis.some_coordinator()
-    if node.is_paused:
-        return
-    try:
-        async with asyncio.timeout(15):
-            await node.stop()
-    except TimeoutError:
-        node.kill()
-    await nemesis.last(0.0, 3.0)
-    node.start()
+    await faults.stop(nemesis, nemesis.some_coordinator())
 
 
 async def pause_coordinator(nemesis: GroupNemesis) -> None:
@@ -146,13 +128,6 @@ async def cut_coordinator_from_etcd(nemesis: GroupNemesis) -> None:
     nemesis.cluster.etcd.heal(node.name)
 
 
-async def kill_broker(nemesis: GroupNemesis) -> None:
-    node: BrokerNode = nemesis.some_broker()
-    node.kill()
-    await nemesis.last(0.05, 5.0)
-    node.start()
-
-
 GROUP_FAULTS: dict[GroupFault, int] = {
     add_member: 4,
     kill_member: 5,
@@ -164,7 +139,7 @@ GROUP_FAULTS: dict[GroupFault, int] = {
     stop_coordinator: 3,
     pause_coordinator: 5,
     cut_coordinator_from_etcd: 3,
-    kill_broker: 3,
+    faults.kill_broker: 3,
     faults.pause_node: 3,
     faults.kill_controller: 2,
     faults.cut_off: 3,
