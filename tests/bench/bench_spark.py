@@ -106,7 +106,8 @@ def begin(stack: ExitStack, folder: Path, *, with_kafka: bool) -> tuple[SparkSes
     sides = [Side("Tailrace", "tailrace", dev.state.bootstrap)]
     config = {"spark.driver.memory": "2g", "spark.sql.streaming.noDataProgressEventInterval": "0"}
     if with_kafka:
-        sides.append(Side("Kafka", "kafka", stack.enter_context(running_kafka(folder / "kafka"))))
+        kafka = stack.enter_context(running_kafka(folder / "kafka"))
+        sides.append(Side("Kafka", "kafka", kafka.servers))
         config["spark.jars"] = ",".join(map(str, connector()))
     spark = local_session("bench", config=config, java_options="")
     stack.callback(spark.stop)

@@ -33,6 +33,8 @@ NAMES_PER_REQUEST_MAX: Final = 10_000
 MEMBER_ID_LENGTH_MAX: Final = 300
 # Commits of one stream that wait for their answers.
 COMMITS_MAX: Final = 10_000
+# Commits in one message.
+COMMITS_PER_MESSAGE_MAX: Final = 10_000
 # Partitions whose names are known to be good.
 PARTITIONS_KNOWN_MAX: Final = 16_384
 
@@ -225,6 +227,11 @@ class GroupService:
         response = pb.StreamCommitsResponse(correlation=request.correlation)
         commits = request.commits or [request.commit]
         waiting = len(commits)
+        if waiting > COMMITS_PER_MESSAGE_MAX:
+            error = InvalidRequest(f"a message has at most {COMMITS_PER_MESSAGE_MAX} commits")
+            response.result.CopyFrom(_failed(pb.CommitOffsetsResponse, error))
+            answers.add(response)
+            return
 
         def answer(index: int, result: pb.CommitOffsetsResponse | None) -> None:
             nonlocal waiting

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.peers.client import CONSUMERS, PARTITIONS
-from bench.peers.kafka import cpu_s, running_kafka
-from bench.peers.setup import PYTHON, PeersMissing, prepare
+from bench.peers.clients import PYTHON, install_clients
+from bench.peers.kafka import running_kafka
 from integration.cluster_harness import start, stop
 from tailrace import Admin
 from tailrace.dev.state import Role
@@ -79,19 +80,19 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     clients = [each.replace("; ", ", ") for each in options.clients.split(",")]
-    try:
-        prepare()
-    except PeersMissing as missing:
-        sys.exit(str(missing))
+    install_clients()
     lines: list[Line] = []
-    with running_kafka() as kafka, running_tailrace() as tailrace:
+    with (
+        tempfile.TemporaryDirectory(prefix="kafka-") as folder,
+        running_kafka(Path(folder)) as kafka,
+        running_tailrace() as tailrace,
+    ):
         for size in map(int, options.sizes.split(",")):
             records = min(options.records, BYTES_MAX // size)
             topic = f"bench-{size}"
-            kafka.create_topic(topic, PARTITIONS)
             with Admin(tailrace.bootstrap) as admin:
                 admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
-            sides = {"kafka": Side(kafka.bootstrap, kafka.pids), "tailrace": tailrace}
+            sides = {"kafka": Side(kafka.servers, kafka.pids), "tailrace": tailrace}
             for name, side in sides.items():
                 at_work("fill", name, side, topic, records, size)
             lines += compare(sides, clients, topic, records, size, options.rounds)
@@ -150,7 +151,18 @@ def at_work(action: str, name: str, side: Side, topic: str, records: int, size: 
     """Run one client to its end."""
     is_ours = name.startswith("tailrace")
     python = sys.executable if is_ours else str(PYTHON)
-    command = [python, str(CLIENT), action, name, side.bootstrap, topic, str(records), str(size)]
+    # -P: a module of ours has the name of one of theirs.
+    command = [
+        python,
+        "-P",
+        str(CLIENT),
+        action,
+        name,
+        side.bootstrap,
+        topic,
+        str(records),
+        str(size),
+    ]
     before = cpu_s(side.pids)
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=RUN_S_MAX)
     told = json.loads(done.stdout.splitlines()[-1])
@@ -162,6 +174,15 @@ def at_work(action: str, name: str, side: Side, topic: str, records: int, size: 
         client_cpu_s_per_gb=told["cpu_s"] / gigabytes,
         broker_cpu_s_per_gb=(cpu_s(side.pids) - before) / gigabytes,
     )
+
+
+def cpu_s(pids: list[int]) -> float:
+    """CPU seconds of processes so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def show(lines: list[Line]) -> None:

@@ -1,4 +1,4 @@
-"""Three nodes of Apache Kafka on this machine: `with running_kafka(folder) as servers`.
+"""Three nodes of Apache Kafka on this machine: `with running_kafka(folder) as kafka`.
 
 The jars come by Maven into build/peers/kafka the first time. Each node is broker and controller,
 with 1 GiB of heap; topics are made when they are first written to, with three partitions and three
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
 JARS = ROOT / "build" / "peers" / "kafka"
@@ -25,12 +26,20 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 
 
+class Kafka(NamedTuple):
+    """Nodes that run: `host:port` of all, and their processes."""
+
+    servers: str
+    pids: list[int]
+
+
 @contextmanager
-def running_kafka(folder: Path) -> Iterator[str]:
-    """Start the nodes; gives their addresses."""
+def running_kafka(folder: Path) -> Iterator[Kafka]:
+    """Start the nodes, and end them after the block."""
     fetch_jars()
     ports = _free_ports(2 * NODES)
     brokers, controllers = ports[:NODES], ports[NODES:]
+    pids: list[int] = []
     with ExitStack() as stack:
         for number in range(NODES):
             node = folder / f"node-{number}"
@@ -38,10 +47,12 @@ def running_kafka(folder: Path) -> Iterator[str]:
             config = node / "server.properties"
             config.write_text(_config(number, node, brokers[number], controllers))
             _java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
-            stack.callback(_end, _start(config, node / "out.log"))
+            process = _start(config, node / "out.log")
+            stack.callback(_end, process)
+            pids.append(process.pid)
         for port in brokers:
             _until_listening(port)
-        yield ",".join(f"127.0.0.1:{port}" for port in brokers)
+        yield Kafka(",".join(f"127.0.0.1:{port}" for port in brokers), pids)
 
 
 def fetch_jars() -> None:

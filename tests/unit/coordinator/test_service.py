@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.coordinator.service import _host
+from tailrace.coordinator.service import COMMITS_PER_MESSAGE_MAX, _host
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
 from tailrace.v1 import common_pb2
@@ -266,6 +266,8 @@ def test_commits_of_many_groups_in_one_message_are_answered_together() -> None:
             stream = channel.open(methods.GROUP_STREAM_COMMITS)
             for number in (5, 6):
                 await stream.send(message(number))
+            too_many = [pb.CommitOffsetsRequest()] * (COMMITS_PER_MESSAGE_MAX + 1)
+            await stream.send(pb.StreamCommitsRequest(correlation=7, commits=too_many))
             await stream.finish()
             answers = []
             while (told := await stream.recv()) is not None:
@@ -274,7 +276,9 @@ def test_commits_of_many_groups_in_one_message_are_answered_together() -> None:
             return answers
 
         answers = await world.process.spawn("commit", commit_all())
-        assert [each.correlation for each in answers] == [5, 6]
+        answers.sort(key=lambda each: each.correlation)
+        assert [each.correlation for each in answers] == [5, 6, 7]
+        assert code_name(answers.pop().result.error) == "INVALID_REQUEST"
         for answer in answers:
             told = {each.index: each.result for each in answer.problems}
             assert set(told) == {1, len(names) - 1}
