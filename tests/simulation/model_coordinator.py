@@ -93,6 +93,9 @@ class ModelCoordinators:
         self.behind = 0
         # How many commits came over streams.
         self.streamed = 0
+        # No leader of a group brings its assignment while this is not set.
+        self.assigning = asyncio.Event()
+        self.assigning.set()
         self.problems: list[str] = []
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
 
@@ -238,6 +241,7 @@ class ModelCoordinator:
         try:
             group = self._all.group(request.group, self.number)
             member = self._checked(group, request)
+            await self._all.assigning.wait()
             if group.leader == member.member_id and group.state == "CompletingRebalance":
                 for each in group.members.values():
                     each.assignment = b""

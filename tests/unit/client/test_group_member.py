@@ -181,6 +181,45 @@ def test_commits_in_the_middle_of_a_rebalance_are_taken(simulate: Any) -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize(("strategy", "is_taken"), [("cooperative-sticky", True), ("range", False)])
+def test_while_the_leader_of_a_group_hangs_who_stays_reads_and_commits(
+    simulate: Any, strategy: str, is_taken: bool
+) -> None:
+    """Nobody has an assignment for as long as a dead leader's session lasts."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        fill(world, 0, numbers(0, 50))
+        given: Any = {"enable_auto_commit": False, "partition_assignment_strategy": strategy}
+        first = in_group(world, **given)
+        await first.subscribe(["t"])
+        await until_calm(first, partitions=1)
+        await first.seek_to_beginning()
+        assert len(await values(first, 10, max_records=10)) == 10
+        world.cluster.coordinators.assigning.clear()
+        second = in_group(world, **given)
+        await second.subscribe(["t"])
+        group = world.cluster.coordinators.groups["g"]
+        while group.state != "CompletingRebalance":
+            await first.poll(timeout_ms=10, max_records=1)
+        began_ms = world.loop.now_ms
+        if is_taken:
+            for _ in range(50):
+                await first.poll(timeout_ms=10, max_records=1)
+                await first.commit(timeout_ms=5_000)
+            assert group.state == "CompletingRebalance"
+            assert group.offsets[A].offset == 50
+            assert world.loop.now_ms - began_ms < 3_000
+        else:
+            with pytest.raises(CommitFailed):
+                await first.commit({A: OffsetAndMetadata(10)}, timeout_ms=5_000)
+        world.cluster.coordinators.assigning.set()
+        await first.close()
+        await second.close()
+
+    simulate(main)
+
+
 def test_a_coordinator_that_has_not_heard_of_the_topic_is_asked_again(simulate: Any) -> None:
     async def main(world: Any) -> None:
         world.cluster.create("t", 1)
