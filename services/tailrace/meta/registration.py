@@ -26,7 +26,7 @@ RETRY_MS: Final = 250
 # How long to wait while another process of this id is registered.
 OCCUPIED_RETRY_MS: Final = 200
 
-F = TypeVar("F", BrokerRegistration, CoordinatorRegistration)
+F = TypeVar("F", bound=BrokerRegistration | CoordinatorRegistration)
 
 
 class Registration(Generic[F]):
