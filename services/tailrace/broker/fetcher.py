@@ -159,7 +159,8 @@ class LeaderLink:
             piece = payload[at : at + part.size]
             at += part.size
             hosted = self._followed.get(from_partition(part.partition))
-            if hosted is not None:
+            # What was under way when a topic was made anew is of the former one of that name.
+            if hosted is not None and part.topic_id in {"", hosted.topic_id}:
                 self._pushed(hosted, part, piece)
 
     async def _report_all(self, link: Link) -> None:

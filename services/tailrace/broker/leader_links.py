@@ -144,6 +144,7 @@ class FollowerSession:
         hosted.followers.pop(self, None)
         answer = pb.LeaderPartition(
             partition=to_partition(hosted.partition),
+            topic_id=hosted.topic_id,
             leader_epoch=hosted.machine.leader_epoch,
             high_watermark=hosted.machine.high_watermark,
             log_start=hosted.log.log_start,
@@ -188,7 +189,7 @@ class FollowerSession:
         hosted = self._hosted(partition)
         if hosted is None or hosted.topic_id != position.topic_id:
             self._pushes.pop(partition, None)
-            self._answer_unknown(partition, position.leader_epoch)
+            self._answer_unknown(partition, position)
             return
         if position.stop:
             self.drop(hosted)
@@ -210,12 +211,13 @@ class FollowerSession:
             ),
         )
 
-    def _answer_unknown(self, partition: TopicPartition, leader_epoch: int) -> None:
+    def _answer_unknown(self, partition: TopicPartition, asked: pb.FollowerPosition) -> None:
         """The partition is not here, or not yet: the follower asks again a little later."""
         self._answers.append(
             pb.LeaderPartition(
                 partition=to_partition(partition),
-                leader_epoch=leader_epoch,
+                topic_id=asked.topic_id,
+                leader_epoch=asked.leader_epoch,
                 error=error_code(UnknownTopic.code),
             )
         )
@@ -283,6 +285,7 @@ class FollowerSession:
                 self._throttle.take(piece.size, self._clock.monotonic_ms())
         part = pb.LeaderPartition(
             partition=to_partition(partition),
+            topic_id=hosted.topic_id,
             leader_epoch=hosted.machine.leader_epoch,
             high_watermark=high_watermark,
             log_start=log.log_start,
@@ -349,6 +352,7 @@ class FollowerSession:
         hosted.followers.pop(self, None)
         return pb.LeaderPartition(
             partition=to_partition(hosted.partition),
+            topic_id=hosted.topic_id,
             leader_epoch=hosted.machine.leader_epoch,
             error=error_code(Diverged.code),
             high_watermark=hosted.machine.high_watermark,

@@ -383,6 +383,11 @@ class Replicas:
                 # A follower says how far it is: let that be on disk before it is what counts.
                 await asyncio.wait([hosted.flushing], timeout=FLUSH_WAIT_MS / 1000)
             return hosted
+        if hosted is not None and _is_former(hosted, order):
+            # It was under way while its topic was deleted and made anew: that must not go for it.
+            raise UnknownTopicId(
+                f"{order.partition}: {order.topic_id} is a former topic, {hosted.topic_id} is here"
+            )
         if hosted is not None and is_served:
             self._handle(hosted, Stopped())
             self._unfollow(hosted)
@@ -676,3 +681,9 @@ class Replicas:
 
 def _leads(hosted: Hosted) -> bool:
     return hosted.machine.role is Role.LEADER
+
+
+def _is_former(hosted: Hosted, order: ReplicaOrder) -> bool:
+    """Whether an order is for a topic that had this name before the one that is here."""
+    is_another = hosted.topic_id != order.topic_id
+    return is_another and order.state.revision < hosted.machine.revision

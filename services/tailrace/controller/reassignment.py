@@ -292,7 +292,9 @@ def _step(context: _Context, partition: TopicPartition, move: Reassignment) -> _
         return _Step(StateChange(partition, stored, outcome, cause), target, True)
     concerned = _concerned(move, stored)
     most = facts.moves_per_broker_max
-    if has_begun or any(context.busy[each] >= most for each in concerned):
+    # One that only takes replicas away, or only their order changes, has no first step to take.
+    is_under_way = replicas == move.all_replicas
+    if is_under_way or any(context.busy[each] >= most for each in concerned):
         return None
     context.busy.update(concerned)
     same = Outcome(state=replace(stored.state, controller_epoch=facts.term.epoch))

@@ -30,6 +30,7 @@ from tailrace.errors import (
     NotEnoughReplicasAfterAppend,
     OffsetOutOfRange,
     StaleBroker,
+    UnknownEpoch,
 )
 from tailrace.model import BrokerId, LeaderEpoch, Offset
 from tailrace.replication.events import (
@@ -96,6 +97,7 @@ class _Follower:
         "log_end",
         "mark_end",
         "mark_ms",
+        "must_ask",
     )
 
     def __init__(self, bar_ms: int) -> None:
@@ -112,11 +114,14 @@ class _Follower:
         # before, nor waited for. The next time it is barred for `bar_ms`.
         self.barred_until_ms = 0
         self.bar_ms = bar_ms
+        # It was taken out while it was pushed to: reports from before that count no more.
+        self.must_ask = False
 
     def start_life(self, broker_epoch: int, *, in_sync: bool) -> None:
         """Another registration: what a former life reported says nothing about this one."""
         self.broker_epoch = broker_epoch
         self.barred_until_ms = 0
+        self.must_ask = False
         self.forget_position()
         if not in_sync:
             self.caught_up_ms = None
@@ -268,6 +273,9 @@ class LeaderState:
             return [self._refusal(event, StaleBroker.code)]
         if event.broker_epoch > follower.broker_epoch:
             follower.start_life(event.broker_epoch, in_sync=event.broker_id in self.isr)
+        if follower.must_ask and not event.restart:
+            return []
+        follower.must_ask = False
         answer = self._contradiction(event)
         if answer is not None:
             follower.forget_position()
@@ -505,19 +513,41 @@ class LeaderState:
         self, isr: tuple[BrokerId, ...], elr: tuple[BrokerId, ...], revision: int, now_ms: int
     ) -> list[Effect]:
         was_under = len(self.isr) < self._min_size
+        effects: list[Effect] = []
         if self.pending is None or self.pending.proposal.isr != isr:
             # The controller took out brokers that may be dead without our having noticed: the
             # high watermark must not go on waiting for them.
-            for broker in {*self._followers}.intersection(self.isr).difference(isr):
-                self._followers[broker].caught_up_ms = None
-                self._bar(self._followers[broker], now_ms)
+            for broker in sorted({*self._followers}.intersection(self.isr).difference(isr)):
+                effects += self._taken_out(broker, now_ms)
         self.isr, self.elr, self.revision = isr, elr, revision
         self.pending = None
         self._meet_followers(now_ms)
-        effects = self._say_under_min(was_under)
+        effects += self._say_under_min(was_under)
         effects += self._advance(now_ms)
         effects += self._propose(now_ms)
         return effects
+
+    def _taken_out(self, broker: BrokerId, now_ms: int) -> list[Effect]:
+        """The controller took it out, maybe because its disk lost what it had reported.
+
+        So it is invited to ask anew, and joins by what it says then, not by what it said before.
+        """
+        follower = self._followers[broker]
+        follower.caught_up_ms = None
+        self._bar(follower, now_ms)
+        if not follower.connected:
+            return []
+        follower.forget_position()
+        follower.must_ask = True
+        return [
+            RefuseFollower(
+                broker_id=broker,
+                broker_epoch=follower.broker_epoch,
+                leader_epoch=LeaderEpoch(self.epoch),
+                code=UnknownEpoch.code,
+                log_start=Offset(0),
+            )
+        ]
 
     def _say_under_min(self, was_under: bool) -> list[Effect]:
         """Those who wait for a commit that may not come soon are told so."""

@@ -139,6 +139,28 @@ async def test_pushes_for_others_and_of_old_epochs_are_ignored(trio: Trio) -> No
 
 
 @simulate
+async def test_what_comes_late_of_a_former_topic_of_that_name_is_ignored(trio: Trio) -> None:
+    """Both begin in epoch 0 at offset 0, so nothing but the id tells them apart."""
+    leader = await follow_by_hand(trio)
+    link, _ = await leader.greeted()
+    await leader.reported(link)
+    diverged = pb.LeaderPartition(
+        partition=to_partition(T0),
+        topic_id="former",
+        leader_epoch=1,
+        error=error_code(Diverged.code),
+        base_offset=6,
+        diverging_end=3,
+    )
+    await leader.push(link, diverged)
+    await asyncio.sleep(0.5)
+    assert trio.hosted(0).log.log_end == 6
+    diverged.topic_id = TOPIC_ID
+    await leader.push(link, diverged)
+    await trio.until(lambda: trio.hosted(0).log.log_end == 3)
+
+
+@simulate
 async def test_a_leader_that_does_not_know_yet_is_asked_again(trio: Trio) -> None:
     leader = await follow_by_hand(trio)
     link, _ = await leader.greeted()

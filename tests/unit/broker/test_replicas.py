@@ -67,6 +67,29 @@ async def test_the_data_of_a_former_topic_goes(trio: Trio) -> None:
 
 
 @simulate
+async def test_a_late_order_for_a_former_topic_deletes_nothing(trio: Trio) -> None:
+    await start(trio)
+    await trio.lead(0, 0)
+    late = control_pb2.PartitionOrder(
+        partition=to_partition(T0),
+        topic_id=TOPIC_ID,
+        leader=0,
+        leader_epoch=0,
+        isr=[0, 1, 2],
+        replicas=[0, 1, 2],
+        revision=trio.hosted(0).machine.revision,
+        leader_link="b0:9093",
+    )
+    await trio.lead(0, 0, topic_id="new-id")
+    await trio.produce(topic_id="new-id")
+    for number in range(3):
+        (error,) = (await trio.send_order(number, late)).errors
+        assert code_name(error.error) == "UNKNOWN_TOPIC_ID"
+    assert trio.ends() == [3, 3, 3]
+    assert not (await trio.produce(topic_id="new-id")).error
+
+
+@simulate
 async def test_new_settings_reach_the_log(trio: Trio) -> None:
     await start(trio, 0)
     await trio.lead(0, 0, isr=(0,), replicas=(0,))

@@ -236,6 +236,13 @@ def test_replicas_that_only_go_or_change_places_need_no_copy() -> None:
     assert after(moving([1, 3, 2], isr=[1, 2, 3])) == ((1, 3, 2), 1, 4, (1, 3, 2), True)
 
 
+@pytest.mark.parametrize("target", [[1, 2], [1]])
+def test_replicas_that_only_go_are_waited_for_without_a_write(target: list[int]) -> None:
+    """Each write of the state would refuse the very change of the ISR that is waited for."""
+    assert steps(moving(target, isr=[3], leader=3)) == ()
+    assert after(moving(target, isr=[1, 2, 3], leader=3))[0] == tuple(target)
+
+
 def test_without_a_leader_nothing_moves() -> None:
     assert steps(moving([4], isr=[], leader=-1, brokers=FIVE[3:])) == ()
 

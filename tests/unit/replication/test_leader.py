@@ -53,6 +53,20 @@ def store(bench: Bench, effects: list[Effect], revision: int) -> list[Effect]:
     return bench.handle(IsrStored(attempt=only_store(effects).attempt, revision=revision))
 
 
+def test_one_that_the_controller_took_out_joins_by_what_it_says_after_that() -> None:
+    """Its disk may have lost what it reported before, in the same life and the same epoch."""
+    bench = leading()
+    (invitation,) = bench.order(stored(isr=(A, B), revision=60))
+    assert isinstance(invitation, RefuseFollower)
+    assert (invitation.broker_id, invitation.broker_epoch) == (C, LIVES[C])
+    assert bench.wait(BAR_MS) == []
+    # It was under way when C was taken out.
+    assert bench.report(C, 10) == []
+    assert kinds(bench.report(C, 7, restart=True)) == ["AllowFollower"]
+    assert bench.wait(BAR_MS) == []
+    assert only_store(bench.report(C, 10)).isr == (A, B, C)
+
+
 # The high watermark.
 
 
@@ -88,7 +102,8 @@ def test_a_new_leader_exposes_nothing_beyond_what_it_knew() -> None:
 def test_high_watermark_rests_below_min_insync() -> None:
     bench = leading()
     effects = bench.order(stored(isr=(A,), elr=(B, C), revision=60))
-    assert effects == [FailPending(code="NOT_ENOUGH_REPLICAS_AFTER_APPEND", fetches=False)]
+    assert kinds(effects) == ["RefuseFollower", "RefuseFollower", "FailPending"]
+    assert effects[-1] == FailPending(code="NOT_ENOUGH_REPLICAS_AFTER_APPEND", fetches=False)
     assert bench.append() == []
     assert bench.machine.high_watermark == 10
 
@@ -349,7 +364,7 @@ def test_a_refusal_of_a_former_life_does_not_bar_the_next() -> None:
 def test_whom_the_controller_took_out_nothing_waits_for() -> None:
     # The order comes before the link is known to be broken.
     bench = leading()
-    assert bench.order(stored(isr=(A, B), revision=60)) == []
+    assert kinds(bench.order(stored(isr=(A, B), revision=60))) == ["RefuseFollower"]
     bench.append()
     assert bench.report(B, 11) == [moved(11)]
 
@@ -357,6 +372,7 @@ def test_whom_the_controller_took_out_nothing_waits_for() -> None:
 def test_an_idle_follower_that_the_controller_took_out_joins_after_a_while() -> None:
     bench = leading()
     bench.order(stored(isr=(A, B), revision=60))
+    bench.report(C, 10, restart=True)
     assert bench.machine.next_tick_ms == bench.now_ms + BAR_MS
     assert only_store(bench.wait(BAR_MS)).isr == (A, B, C)
 
