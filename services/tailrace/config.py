@@ -22,6 +22,7 @@ SHOWN_CHARACTERS_MAX: Final = 120
 # Settings of a topic that are no log's: its replicas go by them.
 MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.recovery"
+LAST_LEADER: Final = "last-leader"
 REPLICA_SETTINGS: Final = frozenset({MIN_INSYNC, UNCLEAN})
 
 _KIB: Final = 1024

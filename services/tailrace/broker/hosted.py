@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.broker.disks import Disk
-from tailrace.config import REPLICA_SETTINGS, Flush, LogConfig, min_insync_of
+from tailrace.config import (
+    LAST_LEADER,
+    REPLICA_SETTINGS,
+    UNCLEAN,
+    Flush,
+    LogConfig,
+    min_insync_of,
+)
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
 from tailrace.model import BrokerId, TopicId, TopicPartition
@@ -70,6 +77,12 @@ class TopicSettings:
     @property
     def syncs_first(self) -> bool:
         return self.log.flush is Flush.ACK
+
+    @property
+    def refuses_loss(self) -> bool:
+        """Whether only a person may give up what was committed (`unclean.recovery`)."""
+        chosen = self.given.get(UNCLEAN)
+        return self.min_insync > 1 if chosen is None else chosen != LAST_LEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

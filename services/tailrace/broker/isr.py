@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tailrace.broker.hosted import Hosted
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import (
+    CorruptCheckpoint,
+    InvariantViolation,
+    StoreUnavailable,
+    TailraceError,
+)
 from tailrace.meta.keys import (
     BrokerRegistration,
     PartitionState,
@@ -24,7 +29,6 @@ from tailrace.meta.keys import (
 from tailrace.meta.store import CreatedAt, Entry, Guard, MetadataStore, ModifiedAt, Put
 from tailrace.model import BrokerId
 from tailrace.replication.events import (
-    AddedReplica,
     IsrRefused,
     IsrStored,
     IsrUnknown,
@@ -94,11 +98,17 @@ class IsrStore:
             open_[self._waiting.popleft()] = None
         try:
             await self._commit(await self._checked(open_), open_)
-        except StoreUnavailable:
-            # Those who wait would hear nothing else.
-            for wish in (*open_, *self._waiting):
+        except InvariantViolation:
+            raise
+        except TailraceError as error:
+            # A leader that hears nothing would never ask again, and its high watermark would rest.
+            if isinstance(error, StoreUnavailable):
+                open_.update(dict.fromkeys(self._waiting))
+                self._waiting.clear()
+            else:
+                self._say(f"{len(open_)} changes of ISRs could not be stored, again soon: {error}")
+            for wish in open_:
                 self._tell(wish.hosted, IsrUnknown(attempt=wish.effect.attempt))
-            self._waiting.clear()
 
     async def _checked(self, open_: dict[_Wish, None]) -> list[_Ready]:
         """Those that may be stored now, with their guards; the others are told."""
@@ -111,13 +121,19 @@ class IsrStore:
         ready = []
         for wish, key, entry in zip(list(open_), keys, entries, strict=True):
             effect = wish.effect
-            is_current = entry is not None and entry.mod_revision == effect.expected_revision
-            joining = _joining(effect.added, known) if is_current else None
-            if entry is None or own_epoch is None or joining is None:
-                del open_[wish]
-                self._refused(wish.hosted, effect, entry, registered=own_epoch is not None)
+            try:
+                joining = _joining(effect, entry, known)
+                if entry is None or own_epoch is None or joining is None:
+                    del open_[wish]
+                    self._refused(wish.hosted, effect, entry, registered=own_epoch is not None)
+                    continue
+                stored = decode(PartitionState, entry.value, key=key)
+            except CorruptCheckpoint as error:
+                # It is the trouble of this partition: the others must not wait for its end.
+                open_.pop(wish, None)
+                self._say(f"{wish.hosted.partition}: the ISR cannot be changed: {error}")
+                self._tell(wish.hosted, IsrUnknown(attempt=effect.attempt))
                 continue
-            stored = decode(PartitionState, entry.value, key=key)
             changed = replace(stored, isr=effect.isr, elr=effect.elr)
             guards: list[Guard] = [
                 ModifiedAt(key, effect.expected_revision),
@@ -168,15 +184,19 @@ class IsrStore:
 
 
 def _joining(
-    added: Iterable[AddedReplica], known: Mapping[BrokerId, Entry | None]
+    effect: StoreIsr, stored: Entry | None, known: Mapping[BrokerId, Entry | None]
 ) -> list[Guard] | None:
     """Guards that those who join are what they are now; None: one of them may not join.
+
+    Nor may anybody when the state is not the one that the change was meant for.
 
     One that is shutting down would leave at once, and take with it what only it could vouch for;
     one whose tail may be lost has yet to be taken out everywhere.
     """
+    if stored is None or stored.mod_revision != effect.expected_revision:
+        return None
     guards: list[Guard] = []
-    for broker, epoch in added:
+    for broker, epoch in effect.added:
         entry = known[broker]
         if entry is None or entry.create_revision != epoch:
             return None

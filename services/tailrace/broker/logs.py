@@ -7,6 +7,10 @@ is and every order for it is refused with the reason; the controller takes the b
 order that says so mends the log. With `flush=ack` a replica has vouched only for what is on its
 disk, and only must not lead before it is mended.
 
+Where nobody leads and nobody vouches for anything any more, what is left of a damaged log may be the
+best there is. With `unclean.recovery=refuse` it stays as it is until a person decides: who lets this
+broker lead then accepts what its log has lost (and who lets another lead has it mended from there).
+
 The same goes for a log of which something was cut off when it was opened after a crash: mostly that
 is an append that was never finished, but bytes that rotted look no different.
 """
@@ -16,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from tailrace.broker.hosted import ReplicaOrder
+from tailrace.broker.hosted import ReplicaOrder, TopicSettings
 from tailrace.clock import Clock
 from tailrace.config import Flush
 from tailrace.errors import (
@@ -29,7 +33,8 @@ from tailrace.errors import (
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
-from tailrace.model import BrokerId, TopicPartition
+from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
+from tailrace.replication.events import NO_LEADER
 from tailrace.runtime import Blocking
 
 
@@ -54,6 +59,9 @@ class ReplicaLogs:
         self.offline: dict[TopicPartition, TailraceError] = {}
         """Replicas that serve nothing until an order mends them, and why."""
         self._doubted: dict[TopicPartition, str] = {}
+        # Damaged logs that wait for a person, and the epoch in which nobody led: only an unclean
+        # election makes this broker their leader after that.
+        self._kept: dict[TopicPartition, LeaderEpoch] = {}
 
     def gave_up(self, log: PartitionLog, error: TailraceError) -> None:
         """A log takes no more calls."""
@@ -81,7 +89,7 @@ class ReplicaLogs:
             if report.cut:
                 self._doubted[report.partition] = "; ".join(report.cut)
 
-    async def find(self, order: ReplicaOrder, *, syncs_first: bool) -> PartitionLog:
+    async def find(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
         """The log for an order: found, mended or made; one of a former topic goes."""
         partition, manager = order.partition, self._manager
         now_ms = self._clock.wall_ms()
@@ -92,9 +100,9 @@ class ReplicaLogs:
         if manager.holds(partition):
             if manager.topic_id(partition) == order.topic_id:
                 doubt = self._doubted.pop(partition, None)
-                if doubt is not None and not syncs_first:
+                if doubt is not None and not topic.syncs_first:
                     self.offline[partition] = _as_damage(partition, StorageError(doubt))
-                await self._mend(order, now_ms)
+                await self._mend(order, topic, now_ms)
                 return manager.logs[partition]
             self._say(f"{partition}: removing the data of a former topic of this name")
             await self.delete(partition)
@@ -105,9 +113,10 @@ class ReplicaLogs:
     async def delete(self, partition: TopicPartition) -> None:
         self.offline.pop(partition, None)
         self._doubted.pop(partition, None)
+        self._kept.pop(partition, None)
         await self._blocking.run(lambda: self._manager.delete(partition))
 
-    async def _mend(self, order: ReplicaOrder, now_ms: int) -> None:
+    async def _mend(self, order: ReplicaOrder, topic: TopicSettings, now_ms: int) -> None:
         partition, manager = order.partition, self._manager
         error = self.offline.get(partition)
         if partition in manager.damaged:
@@ -117,16 +126,31 @@ class ReplicaLogs:
         if self._is_counted_on(order, error):
             self.offline[partition] = error
             raise error
+        if topic.refuses_loss and isinstance(error, DamagedLog) and _is_nobodys(order):
+            self.offline[partition] = error
+            self._kept[partition] = order.state.leader_epoch
+            raise error
         is_damaged = partition in manager.damaged
         open_again = manager.repair if is_damaged else manager.reopen
         report = await self._blocking.run(lambda: open_again(partition, now_ms=now_ms))
         self.offline.pop(partition, None)
+        self._kept.pop(partition, None)
         self._say(f"{partition}: opened anew, {'; '.join(report.mended + report.cut)}")
 
     def _is_counted_on(self, order: ReplicaOrder, error: TailraceError) -> bool:
         state, broker = order.state, self._broker_id
+        if state.leader == broker:
+            kept = self._kept.get(order.partition)
+            # From a state in which nobody vouched for anything, only a person could elect it.
+            return kept is None or state.leader_epoch <= kept or state.isr != (broker,)
         vouches = broker in state.isr or broker in state.elr
-        return state.leader == broker or (vouches and isinstance(error, DamagedLog))
+        return vouches and isinstance(error, DamagedLog)
+
+
+def _is_nobodys(order: ReplicaOrder) -> bool:
+    """Whether nobody leads, and nobody is known to hold what was committed."""
+    state = order.state
+    return state.leader == NO_LEADER and not state.isr and not state.elr
 
 
 def _as_damage(partition: TopicPartition, error: TailraceError) -> TailraceError:

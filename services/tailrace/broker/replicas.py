@@ -392,7 +392,7 @@ class Replicas:
             self._handle(hosted, Stopped())
             self._unfollow(hosted)
             del self._hosted[order.partition]
-        log = await self._logs.find(order, syncs_first=topic.syncs_first)
+        log = await self._logs.find(order, topic)
         log.config = topic.log
         machine = PartitionReplica(
             order.partition,

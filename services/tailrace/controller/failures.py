@@ -59,6 +59,11 @@ class Failures:
         self._remove(partition, broker)
         return True
 
+    def accept(self, partition: TopicPartition, broker: BrokerId) -> None:
+        """A person lets a broker lead with what it has left: what it lost counts no more."""
+        if broker in self.replicas.get(partition, {}):
+            self._remove(partition, broker)
+
     def forget_former_lives(self, brokers: Mapping[BrokerId, LiveBroker]) -> None:
         """What failed in a former life of a broker says nothing about this one."""
         for broker, epoch in list(self._epochs.items()):

@@ -55,6 +55,7 @@ from tailrace.errors import (
 from tailrace.meta.image import ClusterImage, LiveBroker, LiveCoordinator
 from tailrace.meta.keys import (
     CONTROLLER,
+    NO_BROKER,
     BrokerRegistration,
     PartitionHistory,
     TopicRecord,
@@ -454,6 +455,16 @@ class Reconciler:
                 if not await self._ledger.commit(transaction):
                     first = None
                     break
+                self._accept_losses(event)
+
+    def _accept_losses(self, event: AdminEvent) -> None:
+        """Whom a person let lead was chosen with what is wrong with it: it gets its orders."""
+        if not isinstance(event, ElectionRequested) or not event.unclean:
+            return
+        for partition in list(self._failures.replicas):
+            stored = self.image.state(partition)
+            if stored is not None and stored.state.leader != NO_BROKER:
+                self._failures.accept(partition, stored.state.leader)
 
     async def _fence(self, event: FenceRequested, cause: Cause, check_wanted: Wanted) -> None:
         while True:

@@ -247,6 +247,14 @@ class LeaderState:
     def start(self, now_ms: int) -> list[Effect]:
         return [*self._advance(now_ms), *self._propose(now_ms)]
 
+    def resume(self, proposal: StoreIsr, now_ms: int) -> None:
+        """Lead on from the same state: a change that was asked for before may still be made.
+
+        Until that is known the high watermark waits for everybody whom it may let in.
+        """
+        self.pending = PendingIsr(proposal=proposal, silent=True)
+        self._retry_at_ms = now_ms
+
     def appended(self, log_end: int, now_ms: int) -> list[Effect]:
         if log_end < self.log_end:
             raise InvariantViolation(

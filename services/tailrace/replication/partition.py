@@ -57,6 +57,7 @@ from tailrace.replication.events import (
     StepDown,
     Stopped,
     StoredState,
+    StoreIsr,
     Synced,
     Tick,
     Truncated,
@@ -109,6 +110,8 @@ class PartitionReplica:
         self._attempts = 0
         self._leading: LeaderState | None = None
         self._following: FollowerState | None = None
+        # A change of the ISR that was under way when this replica stopped leading.
+        self._unanswered: StoreIsr | None = None
         # Who reported in an epoch above ours: broker → (its epoch, the leader epoch it named).
         self._early: dict[BrokerId, tuple[int, LeaderEpoch]] = {}
 
@@ -289,6 +292,9 @@ class PartitionReplica:
                 attempts=self._attempts,
                 now_ms=now_ms,
             )
+            unanswered, self._unanswered = self._unanswered, None
+            if unanswered is not None and unanswered.expected_revision == state.revision:
+                self._leading.resume(unanswered, now_ms)
             self._last_epoch = state.leader_epoch
             begin: list[Effect] = [BecomeLeader(epoch=state.leader_epoch)]
             return [*begin, *self._invite_early(event), *self._leading.start(now_ms)]
@@ -320,6 +326,7 @@ class PartitionReplica:
         if leading is None:
             return []
         self._attempts = leading.attempts
+        self._unanswered = None if leading.pending is None else leading.pending.proposal
         self._state = replace(
             self._state, isr=leading.isr, elr=leading.elr, revision=leading.revision
         )

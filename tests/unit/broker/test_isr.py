@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.meta.keys import state_key
-from tailrace.meta.store import Put
+from tailrace.meta.store import Entry, Put
 from tailrace.model import TopicPartition
 from tailrace.replication.events import StoreIsr
+from tailrace.transport.wire import to_partition
+from tailrace.v1 import control_pb2
 from unit.broker.trio import T0, T1, Trio, batch, simulate
 
 
@@ -84,3 +87,58 @@ async def test_one_that_is_refused_does_not_hold_up_the_others(trio: Trio) -> No
         await store.store(hosted, effect)
     assert (await trio.stored(T0)).isr == (0, 1, 2)
     assert (await trio.stored(T1)).isr == (0, 1)
+
+
+@simulate
+async def test_a_state_that_cannot_be_read_holds_up_nobody_and_is_tried_again(trio: Trio) -> None:
+    await trio.start(0, 1)
+    await trio.lead(0, 0, isr=(0, 1))
+    await trio.lead(0, 0, isr=(0, 1), partition=T1)
+    entry = await trio.store.get(state_key(T0))
+    assert entry is not None
+    await trio.store.txn([], [Put(state_key(T0), b"{")])
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    await trio.lead(0, 0, isr=(0, 1), partition=T1, to=(0, 2))
+    await trio.send_order(2, order(trio, entry.mod_revision))
+    await trio.until(lambda: len(trio.hosted(0, T1).machine.isr) == 3)
+    await trio.until(lambda: trio.heard("the ISR cannot be changed"))
+    assert trio.brokers[0].failure is None
+    await trio.store.txn([], [Put(state_key(T0), entry.value)])
+    await trio.until(lambda: len(trio.hosted(0).machine.isr) == 3)
+
+
+def order(trio: Trio, revision: int) -> control_pb2.PartitionOrder:
+    """To follow broker 0, as it leads."""
+    return control_pb2.PartitionOrder(
+        partition=to_partition(T0),
+        topic_id=trio.hosted(0).topic_id,
+        leader=0,
+        leader_epoch=0,
+        isr=(0, 1),
+        replicas=(0, 1, 2),
+        revision=revision,
+        leader_link="b0:9093",
+    )
+
+
+@simulate
+async def test_a_leader_hears_of_every_error_of_the_store(trio: Trio) -> None:
+    """One that hears nothing never asks again, and what it leads commits nothing any more."""
+    await trio.start(0, 1)
+    await trio.lead(0, 0, isr=(0, 1))
+    store, get = trio.replicas(0)._isr_store._store, trio.replicas(0)._isr_store._store.get
+    failures = [LeaseLost("a word that nobody expected"), StoreUnavailable("no answer")]
+
+    async def fail_twice(key: str) -> Entry | None:
+        if failures:
+            raise failures.pop()
+        return await get(key)
+
+    store.get = fail_twice  # type: ignore[method-assign]
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    await trio.lead(0, 0, isr=(0, 1), to=(0, 2))
+    await trio.until(lambda: len(trio.hosted(0).machine.isr) == 3)
+    assert not failures
+    assert trio.heard("a word that nobody expected")

@@ -180,3 +180,41 @@ async def test_a_replica_that_is_deleted_is_not_out_of_service(trio: Trio) -> No
     await trio.replicas(0).stop(T0, "", delete=True)
     assert not trio.replicas(0).offline
     assert trio.replicas(0).get(T0) is None
+
+
+async def lose_all_that_was_vouched_for(trio: Trio, config: dict[str, str]) -> None:
+    """Broker 0 has three records on its disk and three more that are lost to it; nobody leads."""
+    await lead_and_fail(trio, config)
+    await trio.lead(-1, 1, isr=(), config=config)
+
+
+@simulate
+async def test_what_is_left_is_kept_until_a_person_decides(trio: Trio) -> None:
+    await lose_all_that_was_vouched_for(trio, {})
+    assert [each.code for each in trio.replicas(0).offline.values()] == ["DAMAGED_LOG"]
+    assert trio.hosted(0).log.log_end == 6
+    # Somebody lets it lead with what it has: it accepts what is lost, and is followed.
+    assert refusals((await trio.lead(0, 2, isr=(0,)))[0]) == []
+    assert trio.hosted(0).machine.role is Role.LEADER
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+
+
+@simulate
+async def test_what_is_left_is_given_up_when_another_leads(trio: Trio) -> None:
+    await lose_all_that_was_vouched_for(trio, {})
+    assert refusals((await trio.lead(1, 2, isr=(1,)))[0]) == []
+    await trio.until(lambda: trio.ends() == [6, 6, 6])
+
+
+@simulate
+async def test_an_election_from_before_decides_nothing(trio: Trio) -> None:
+    """An order that was under way when the partition lost its leader is no person's word."""
+    await lose_all_that_was_vouched_for(trio, {})
+    assert refusals((await trio.lead(0, 1, isr=(0,), to=(0,)))[0]) == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(0, 2, isr=(0, 1), to=(0,)))[0]) == ["DAMAGED_LOG"]
+
+
+@simulate
+async def test_where_the_last_leader_may_lead_it_is_mended_without_a_person(trio: Trio) -> None:
+    await lose_all_that_was_vouched_for(trio, {"unclean.recovery": "last-leader"})
+    assert not trio.replicas(0).offline

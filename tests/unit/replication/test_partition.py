@@ -340,3 +340,37 @@ def test_check_invariants_sees_a_high_watermark_beyond_the_log() -> None:
 def test_settings_have_defaults() -> None:
     machine = PartitionReplica(Bench().machine.partition, A)
     assert machine.broker_id == A
+
+
+# A change of the ISR that is under way when the leader stops.
+
+
+def test_a_change_under_way_counts_for_one_that_stops_and_leads_on() -> None:
+    """Nobody knows whether the store lets C in: until then nothing is committed without it."""
+    bench = Bench()
+    bench.order(stored(isr=(A, B)))
+    asked = only_store(bench.report(C, 10))
+    assert asked.isr == (A, B, C)
+    bench.handle(Stopped())
+    # The answer comes while nobody leads here, or never.
+    bench.handle(IsrStored(attempt=asked.attempt, revision=51))
+    bench.order(stored(isr=(A, B)))
+    assert bench.machine.maximal_isr == (A, B, C)
+    bench.append()
+    bench.report(B, 11)
+    assert bench.machine.high_watermark == 6
+    again = only_store(bench.handle(Tick()))
+    assert (again.isr, again.expected_revision) == (asked.isr, asked.expected_revision)
+    assert again.attempt > asked.attempt
+    # It is told that somebody, that is itself, had changed the state already.
+    bench.handle(IsrRefused(attempt=again.attempt, state=stored(isr=(A, B, C), revision=51)))
+    assert bench.machine.isr == (A, B, C)
+
+
+def test_a_change_under_way_is_void_when_the_state_is_a_newer_one() -> None:
+    bench = Bench()
+    bench.order(stored(isr=(A, B)))
+    assert only_store(bench.report(C, 10)).isr == (A, B, C)
+    bench.handle(Stopped())
+    bench.order(stored(isr=(A, B), revision=60))
+    assert bench.machine.maximal_isr == (A, B)
