@@ -22,6 +22,8 @@ NO_TIMESTAMP_MS: Final = -1
 
 # Where coordinators keep groups and positions: one partition for each shard of groups.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+# Kept by the cluster for itself: nobody can delete them.
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC,)
 GROUP_SHARDS: Final = 50
 
 TOPIC_NAME_LENGTH_MAX: Final = 200

@@ -39,7 +39,7 @@ class ReplicaAdmin:
     def _delete(self, wanted: pb.RecordDeletion) -> pb.RecordsDeleted:
         answer = pb.RecordsDeleted(partition=wanted.partition, log_start=-1)
         try:
-            hosted = self._replicas.find(from_partition(wanted.partition))
+            hosted = self._replicas.find(from_partition(wanted.partition), wanted.topic_id)
             self._replicas.delete_records(hosted, _first_to_stay(hosted, wanted.before_offset))
             answer.log_start = hosted.log.log_start
         except TailraceError as error:

@@ -7,9 +7,9 @@ is and every order for it is refused with the reason; the controller takes the b
 order that says so mends the log. With `flush=ack` a replica has vouched only for what is on its
 disk, and only must not lead before it is mended.
 
-Where nobody leads and nobody vouches for anything any more, what is left of a damaged log may be the
-best there is. With `unclean.recovery=refuse` it stays as it is until a person decides: who lets this
-broker lead then accepts what its log has lost (and who lets another lead has it mended from there).
+Where nobody leads and nobody vouches for anything any more, what is left of a damaged log may be
+the best there is. With `unclean.recovery=refuse` it stays as it is until a person decides: who lets
+this broker lead accepts what its log has lost, who lets another lead has it mended from there.
 
 The same goes for a log of which something was cut off when it was opened after a crash: mostly that
 is an append that was never finished, but bytes that rotted look no different.

@@ -20,6 +20,7 @@ from tailrace.cli.topics import (
     plain_table,
     print_json,
     stdout_console,
+    warn,
 )
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import Health
@@ -86,6 +87,7 @@ def _kind(kind: str) -> str:
 
 def add_partitions(asking: Asking, topic: str, total: int, *, validate_only: bool) -> None:
     made = asking.ask(lambda admin: admin.add_partitions(topic, total, validate_only=validate_only))
+    warn(made)
     if asking.as_json:
         print_json(made.as_dict())
         return

@@ -84,6 +84,7 @@ def create(
             raise
         typer.echo(f"tailrace: {error}", err=True)
         return
+    warn(made)
     if asking.as_json:
         print_json(made.as_dict())
         return
@@ -92,6 +93,12 @@ def create(
     count = len(made.partitions) or partitions
     what = f"{counted(count, 'partition')}, {counted(replicas, 'replica')} each"
     typer.echo(f"{topic} {done}: {what if replicas else counted(count, 'partition')}")
+
+
+def warn(made: TopicDescription) -> None:
+    """What the controller said about a topic that it made or enlarged all the same."""
+    for warning in made.warnings:
+        typer.echo(f"tailrace: warning: {safe(warning)}", err=True)
 
 
 def list_all(asking: Asking) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.client.asking import Call
@@ -88,13 +89,15 @@ class AdminCore(Operations):
                     f"{error} (an earlier attempt of this call may have made it)"
                 ) from None
             raise
-        made = describe_topic(name, topic_picture(response.topic))
+        warnings = tuple(response.warnings)
+        made = replace(describe_topic(name, topic_picture(response.topic)), warnings=warnings)
         if not validate_only:
             with suppress(TimeoutError):
                 await self._metadata.wait_for(
                     lambda seen: _is_ready(seen, name, made.topic_id), timeout_ms=call.left_ms()
                 )
-                return describe_topic(name, self._metadata.picture.topics[name])
+                seen = describe_topic(name, self._metadata.picture.topics[name])
+                return replace(seen, warnings=warnings)
         return made
 
     async def delete_topic(

@@ -68,6 +68,8 @@ class TopicDescription:
     config: dict[str, str]
     min_insync_replicas: int
     deleting: bool = False
+    # What the controller said when the topic was made or got partitions, for people.
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -78,6 +80,7 @@ class TopicDescription:
             "min_insync_replicas": self.min_insync_replicas,
             "deleting": self.deleting,
             "partitions": [each.as_dict() for each in self.partitions],
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
 
 

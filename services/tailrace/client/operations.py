@@ -7,14 +7,14 @@ asks a controller is asked again until the deadline, and means the same when it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from tailrace.client.asking import Asking, Call
 from tailrace.client.describing import TopicDescription, describe_topic
 from tailrace.client.metadata import topic_picture
 from tailrace.client.moving import Move, Phase, Progress, ReplicaFacts, progress_of
-from tailrace.errors import InvalidRequest, TailraceError, Unreachable
+from tailrace.errors import InvalidRequest, TailraceError, UnknownTopicId, Unreachable
 from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address
@@ -134,18 +134,25 @@ class Operations(Asking):
         )
         call = await self._begin(timeout_ms)
         response = await self._ask_controller(methods.CONTROLLER_ADD_PARTITIONS, request, call)
-        return describe_topic(topic, topic_picture(response.topic))
+        made = describe_topic(topic, topic_picture(response.topic))
+        return replace(made, warnings=tuple(response.warnings))
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, Deleted]:
         """Delete what is below these offsets (HIGH_WATERMARK: all that can be read)."""
         call = await self._begin(timeout_ms)
-        await self._picture(call)
+        picture = await self._picture(call)
+        # The topics that are meant: one that is made anew while we try is another one.
+        meant = {
+            each: picture.topics[each.topic].topic_id
+            for each in before
+            if each.topic in picture.topics
+        }
         left = dict(before)
         done: dict[TopicPartition, Deleted] = {}
         await self._until_deadline(
-            call, "deleting records", lambda: self._delete_once(call, left, done)
+            call, "deleting records", lambda: self._delete_once(call, left, meant, done)
         )
         return {each: done[each] for each in before}
 
@@ -153,9 +160,17 @@ class Operations(Asking):
         self,
         call: Call,
         left: dict[TopicPartition, int],
+        meant: Mapping[TopicPartition, str],
         done: dict[TopicPartition, Deleted],
     ) -> None:
         """Ask the leaders once; what is answered for good leaves `left`."""
+        topics = self._metadata.picture.topics
+        for partition in list(left):
+            now = topics.get(partition.topic)
+            if now is not None and partition in meant and now.topic_id != meant[partition]:
+                del left[partition]
+                error = UnknownTopicId(f"{partition.topic} was deleted and made anew meanwhile")
+                done[partition] = Deleted(-1, error)
         by_leader: dict[int, list[TopicPartition]] = {}
         problem: TailraceError | None = None
         for partition in left:
@@ -169,7 +184,9 @@ class Operations(Asking):
             request = broker_pb2.DeleteRecordsRequest(
                 partitions=[
                     broker_pb2.RecordDeletion(
-                        partition=to_partition(each), before_offset=left[each]
+                        partition=to_partition(each),
+                        before_offset=left[each],
+                        topic_id=meant.get(each, ""),
                     )
                     for each in partitions
                 ]

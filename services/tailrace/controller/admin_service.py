@@ -125,11 +125,9 @@ class AdminService:
     async def add_partitions(self, request: pb.AddPartitionsRequest) -> pb.AddPartitionsResponse:
         async def add(reign: Reign) -> pb.AddPartitionsResponse:
             event = PartitionsRequested(name=request.name, partitions=request.partitions)
-            record = await reign.reconciler.add_partitions(
-                event, validate_only=request.validate_only
-            )
-            topic = described_topic(reign.reconciler.image, request.name, record)
-            return pb.AddPartitionsResponse(topic=topic)
+            made = await reign.reconciler.add_partitions(event, validate_only=request.validate_only)
+            topic = described_topic(reign.reconciler.image, request.name, made.record)
+            return pb.AddPartitionsResponse(topic=topic, warnings=made.warnings)
 
         what = f"adding partitions to {request.name!r}"
         return await self._answer(pb.AddPartitionsResponse, what, add)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace.config import ClientConfig, live_configs
+from tailrace.controller.capacity import placed
 from tailrace.controller.changes import is_controller
 from tailrace.controller.facts import (
     ConfigKind,
@@ -20,9 +21,7 @@ from tailrace.controller.facts import (
     PartitionsRequested,
     Transaction,
 )
-from tailrace.controller.placement import place, placement_order
 from tailrace.controller.topics import PARTITIONS_MAX, check_config
-from tailrace.controller.views import is_usable
 from tailrace.errors import InvalidConfig, InvalidTopic, UnknownBroker, UnknownTopic
 from tailrace.meta.image import ClusterImage, StoredConfig, StoredTopic
 from tailrace.meta.keys import (
@@ -77,20 +76,16 @@ def add_partitions(image: ClusterImage, event: PartitionsRequested, facts: Facts
             f"topic {event.name!r} has {len(old)} partitions and can have up to {PARTITIONS_MAX}, "
             f"never fewer than it has: {event.partitions} cannot be"
         )
-    usable = {
-        each: live.registration.rack
-        for each, live in image.brokers.items()
-        if is_usable(image, live, facts)
-    }
-    added = place(
-        placement_order(usable),
+    new = placed(
+        image,
+        facts,
         partitions=event.partitions - len(old),
         replication_factor=len(old[0]),
         first=len(old),
     )
-    record = replace(topic.record, assignment={**old, **added})
+    record = replace(topic.record, assignment={**old, **new.assignment})
     transaction = Transaction(
-        what=f"add {len(added)} partitions to topic {event.name}",
+        what=f"add {len(new.assignment)} partitions to topic {event.name}",
         guards=(
             is_controller(facts.term),
             ModifiedAt(topic_key(event.name), topic.revision),
@@ -98,7 +93,7 @@ def add_partitions(image: ClusterImage, event: PartitionsRequested, facts: Facts
         ),
         operations=(Put(topic_key(event.name), encode(record)),),
     )
-    return Decision(transactions=(transaction,), record=record)
+    return Decision(transactions=(transaction,), record=record, warnings=new.warnings)
 
 
 def cordon(image: ClusterImage, event: CordonRequested, facts: Facts, *, now_ms: int) -> Decision:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from tailrace.config import min_insync_of
 from tailrace.controller.administration import add_partitions, change_config, cordon
+from tailrace.controller.capacity import candidates, placed
 from tailrace.controller.changes import PARTITIONS_PER_TXN, is_controller
 from tailrace.controller.facts import (
     AdminEvent,
@@ -30,13 +32,13 @@ from tailrace.controller.facts import (
     TopicRequested,
     Transaction,
 )
+from tailrace.controller.growth import growth_transactions
 from tailrace.controller.leadership import elect
 from tailrace.controller.partitions import partition_transactions
-from tailrace.controller.placement import place, placement_order
 from tailrace.controller.reassignment import cancel_moves, request_moves, step_transactions
 from tailrace.controller.shards import shard_transactions
 from tailrace.controller.topics import check_topic
-from tailrace.controller.views import is_admitted, is_usable
+from tailrace.controller.views import is_admitted
 from tailrace.errors import (
     InvalidTopic,
     StaleBroker,
@@ -58,7 +60,7 @@ from tailrace.meta.keys import (
     topic_key,
 )
 from tailrace.meta.store import CreatedAt, Delete, Guard, ModifiedAt, Operation, Put
-from tailrace.model import TopicPartition
+from tailrace.model import INTERNAL_TOPICS, TopicPartition
 
 
 def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> Decision:
@@ -108,6 +110,7 @@ def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision
     )
     # Who leads comes before who moves.
     transactions = transactions or step_transactions(image, facts, now_ms=now_ms)
+    transactions = transactions or growth_transactions(image, facts, now_ms=now_ms)
     if transactions:
         return Decision(transactions=transactions)
     waiting = tuple(
@@ -120,7 +123,7 @@ def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision
 
 def _topic_requested(image: ClusterImage, event: TopicRequested, facts: Facts) -> Decision:
     try:
-        record = _new_topic(image, event, facts)
+        record, warnings = _new_topic(image, event, facts)
     except TailraceError as error:
         return Decision(error=error)
     # The record alone makes the topic. Its partitions get their states after it, by the same rule
@@ -135,16 +138,15 @@ def _topic_requested(image: ClusterImage, event: TopicRequested, facts: Facts) -
         ),
         operations=(Put(topic_key(event.name), encode(record)),),
     )
-    return Decision(transactions=(transaction,), record=record)
+    return Decision(transactions=(transaction,), record=record, warnings=warnings)
 
 
-def _new_topic(image: ClusterImage, event: TopicRequested, facts: Facts) -> TopicRecord:
-    usable = {
-        each: live.registration.rack
-        for each, live in image.brokers.items()
-        if is_usable(image, live, facts)
-    }
-    default = max(1, min(event.default_replication_factor, len(usable)))
+def _new_topic(
+    image: ClusterImage, event: TopicRequested, facts: Facts
+) -> tuple[TopicRecord, tuple[str, ...]]:
+    """The record, and what whoever asked should know about it."""
+    found = candidates(image, facts)
+    default = max(1, min(event.default_replication_factor, found.count))
     replication_factor = event.replication_factor or default
     check_topic(
         event.name,
@@ -157,19 +159,29 @@ def _new_topic(image: ClusterImage, event: TopicRequested, facts: Facts) -> Topi
         raise TopicExists(f"topic {event.name!r} is being deleted")
     if event.name in image.topics or topic_key(event.name) in image.damaged:
         raise TopicExists(f"topic {event.name!r} exists already")
-    if not usable:
+    if found.is_empty:
         raise InvalidTopic("no broker is live, so there is nowhere to put a topic")
-    assignment = place(
-        placement_order(usable),
-        partitions=event.partitions,
-        replication_factor=replication_factor,
+    new = placed(image, facts, partitions=event.partitions, replication_factor=replication_factor)
+    warnings = list(new.warnings)
+    if not event.replication_factor and replication_factor < event.default_replication_factor:
+        least = min_insync_of(event.config, replicas=replication_factor)
+        warnings.append(
+            f"{replication_factor} of the {event.default_replication_factor} replicas that are the "
+            f"default, since the cluster has no more brokers that could take them; acks=all needs "
+            f"{least} in sync"
+        )
+    record = TopicRecord(
+        topic_id=event.topic_id,
+        assignment=new.assignment,
+        config=dict(sorted(event.config.items())),
     )
-    return TopicRecord(
-        topic_id=event.topic_id, assignment=assignment, config=dict(sorted(event.config.items()))
-    )
+    return record, tuple(warnings)
 
 
 def _deletion_requested(image: ClusterImage, event: DeletionRequested, facts: Facts) -> Decision:
+    if event.name in INTERNAL_TOPICS:
+        problem = f"{event.name!r} is the cluster's own topic and cannot be deleted"
+        return Decision(error=InvalidTopic(problem))
     topic = image.topics.get(event.name)
     if topic is None:
         return Decision(error=UnknownTopic(f"there is no topic {event.name!r}"))

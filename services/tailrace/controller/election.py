@@ -61,6 +61,11 @@ class Brokers:
     def is_present(self, broker: BrokerId) -> bool:
         return broker in self.live or broker in self.spared
 
+    def is_leaving(self, broker: BrokerId) -> bool:
+        """Whether it is shutting down."""
+        others = broker in self.cordoned or broker in self.unfit
+        return broker in self.draining and not others
+
     def can_be_elected(self, broker: BrokerId) -> bool:
         return broker in self.live and broker not in self.lost_tail
 
@@ -185,12 +190,16 @@ def first_state(
     min_insync: int,
     controller_epoch: int,
 ) -> Outcome:
-    """The state of a partition that was just made: all replicas hold all there is, nothing."""
+    """The state of a partition that was just made: all replicas hold all there is, nothing.
+
+    Whoever is shutting down is not taken into an ISR, not into this one either, while others are.
+    """
+    staying = [each for each in replicas if not brokers.is_leaving(each)]
     new = PartitionState(
         controller_epoch=controller_epoch,
         leader=NO_BROKER,
         leader_epoch=LeaderEpoch(0),
-        isr=tuple(replicas),
+        isr=tuple(staying if any(each in brokers.live for each in staying) else replicas),
     )
     outcome = next_state(
         new,

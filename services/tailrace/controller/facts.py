@@ -57,6 +57,8 @@ class Facts:
     histories: Mapping[str, bytes] = field(default_factory=dict)
     # How many partitions a broker copies at the same time, to itself or from itself.
     moves_per_broker_max: int = 10
+    # How many replicas internal topics get as soon as there are brokers for them.
+    default_replication_factor: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Decision:
     # Brokers that may be admitted: nothing that they may have lost counts any more.
     admissions: tuple[LiveBroker, ...] = ()
     record: TopicRecord | None = None
+    # What whoever asked should know although it is done.
+    warnings: tuple[str, ...] = ()
     # The settings as they are after the change.
     config: Mapping[str, str] | None = None
     # What was asked for each of several partitions, and why it cannot be; None: it is done.
@@ -99,7 +103,7 @@ class TopicRequested:
     name: str
     topic_id: TopicId
     partitions: int = 1
-    # 0: the default, or as many as there are brokers if those are fewer.
+    # 0: the default, or as many as the cluster has brokers (see `capacity`) if those are fewer.
     replication_factor: int = 0
     default_replication_factor: int = 3
     config: Mapping[str, str] = field(default_factory=dict)

@@ -29,19 +29,38 @@ def placement_order(brokers: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def place(
-    order: Sequence[BrokerId], *, partitions: int, replication_factor: int, first: int = 0
+    order: Sequence[BrokerId],
+    *,
+    partitions: int,
+    replication_factor: int,
+    first: int = 0,
+    then: Sequence[Sequence[BrokerId]] = (),
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """Assign `partitions` of them from `first` on; adding partitions continues the count."""
-    count = len(order)
+    """Assign `partitions` of them from `first` on; adding partitions continues the count.
+
+    `then`: brokers that are used, by the same rule, only as far as those before are too few.
+    """
+    orders = [order, *then]
+    count = sum(map(len, orders))
     if replication_factor > count:
         raise InvalidTopic(
             f"a replication factor of {replication_factor} needs as many brokers, "
             f"and {count} {'is' if count == 1 else 'are'} live"
         )
     return {
-        partition: tuple(order[(partition + j) % count] for j in range(replication_factor))
+        partition: _replicas(orders, partition, replication_factor)
         for partition in range(first, first + partitions)
     }
+
+
+def _replicas(
+    orders: Sequence[Sequence[BrokerId]], partition: int, replication_factor: int
+) -> tuple[BrokerId, ...]:
+    chosen: list[BrokerId] = []
+    for order in orders:
+        wanted = min(replication_factor - len(chosen), len(order))
+        chosen += [order[(partition + j) % len(order)] for j in range(wanted)]
+    return tuple(chosen)
 
 
 class Plan(NamedTuple):

@@ -84,7 +84,7 @@ def request_moves(
             target=target,
             started_ms=now_ms,
         )
-    return Decision(transactions=tuple(_requests(image, moves, facts)), moves=moves)
+    return Decision(transactions=tuple(key_transactions(image, moves, facts)), moves=moves)
 
 
 def cancel_moves(image: ClusterImage, event: MovesCancelled, facts: Facts) -> Decision:
@@ -97,12 +97,13 @@ def cancel_moves(image: ClusterImage, event: MovesCancelled, facts: Facts) -> De
     going_on = {
         each: moves[each] for each in wanted if not image.reassignments[each].record.cancelled
     }
-    return Decision(transactions=tuple(_requests(image, going_on, facts)), moves=moves)
+    return Decision(transactions=tuple(key_transactions(image, going_on, facts)), moves=moves)
 
 
-def _requests(
+def key_transactions(
     image: ClusterImage, moves: Mapping[TopicPartition, Reassignment], facts: Facts
 ) -> Iterator[Transaction]:
+    """What stores reassignments; each step follows from the keys alone."""
     names = sorted(moves)
     for start in range(0, len(names), REQUESTS_PER_TXN):
         part = names[start : start + REQUESTS_PER_TXN]
@@ -167,7 +168,7 @@ def _computed(image: ClusterImage, event: MovesRequested, facts: Facts) -> Plan:
         others = {
             each: live.registration.rack
             for each, live in image.brokers.items()
-            if each != event.drain and is_usable(image, live, facts)
+            if each != event.drain and is_usable(image, live, facts) and each not in facts.unfit
         }
         return plan_to_empty(assignment, event.drain, others)
     missing = [each for each in event.to_brokers if each not in image.brokers]
@@ -191,6 +192,11 @@ def _check(
         if not is_usable(image, live, facts):
             raise InvalidAssignment(
                 f"{partition}: broker {broker} is cordoned or shutting down and takes no replicas"
+            )
+        if broker in facts.unfit:
+            raise InvalidAssignment(
+                f"{partition}: broker {broker} takes no replicas while its disk is not well: "
+                f"{facts.unfit[broker]}"
             )
     config = image.topics[partition.topic].record.config
     least = config.get(MIN_INSYNC, "1")

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.clock import Clock
 from tailrace.controller.changes import read_history
@@ -75,6 +75,13 @@ LEASE_END_HOLD_MS: Final = 100
 # A spared broker is asked this often, and given up after so many silences in a row.
 ASK_AGAIN_MS: Final = 500
 SILENCES_MAX: Final = 2
+
+
+class Made(NamedTuple):
+    """A topic that was made or got more partitions, and what whoever asked should know."""
+
+    record: TopicRecord
+    warnings: tuple[str, ...] = ()
 
 
 class Reconciler:
@@ -173,18 +180,16 @@ class Reconciler:
 
     # What is asked of it. All of this waits for the store; callers set a deadline around it.
 
-    async def create_topic(
-        self, event: TopicRequested, *, validate_only: bool = False
-    ) -> TopicRecord:
+    async def create_topic(self, event: TopicRequested, *, validate_only: bool = False) -> Made:
         """Make a topic, its partitions included, and give it; or only check that it can be."""
-        record = await self._requests.ask(
+        made = await self._requests.ask(
             lambda check_wanted: self._create(event, validate_only, check_wanted)
         )
         if not validate_only:
-            count = len(record.assignment)
+            count = len(made.record.assignment)
             await self._ledger.until(lambda: len(self.image.states.get(event.name, {})) >= count)
             await self._orders.settle()
-        return record
+        return made
 
     async def delete_topic(self, event: DeletionRequested) -> None:
         """Mark a topic for deletion; the rest follows."""
@@ -198,7 +203,7 @@ class Reconciler:
 
     async def add_partitions(
         self, event: PartitionsRequested, *, validate_only: bool = False
-    ) -> TopicRecord:
+    ) -> Made:
         """Give a topic more partitions, states and leaders included."""
         decision = await self.administer(event, validate_only=validate_only)
         if decision.record is None:
@@ -207,7 +212,7 @@ class Reconciler:
             count = len(decision.record.assignment)
             await self._ledger.until(lambda: len(self.image.states.get(event.name, {})) >= count)
             await self._orders.settle()
-        return decision.record
+        return Made(decision.record, decision.warnings)
 
     async def look(self) -> ClusterImage:
         """The image, once there is one that all requests before this one had a part in."""
@@ -371,6 +376,7 @@ class Reconciler:
             incarnations=self._ledger.incarnations,
             histories=self._ledger.histories,
             moves_per_broker_max=self._settings.reassignment_partitions_per_broker,
+            default_replication_factor=self._settings.default_replication_factor,
         )
 
     async def _admit(self, live: LiveBroker) -> None:
@@ -409,19 +415,21 @@ class Reconciler:
 
     async def _create(
         self, event: TopicRequested, validate_only: bool, check_wanted: Wanted
-    ) -> TopicRecord:
+    ) -> Made:
         while True:
             check_wanted()
             made = self.image.topics.get(event.name)
             if made is not None and made.record.topic_id == event.topic_id:
-                return made.record
+                return Made(made.record)
             decision = decide(self.image, event, self._facts(), now_ms=self._clock.wall_ms())
             if decision.error is not None:
                 raise decision.error
             if decision.record is None:
                 raise InvariantViolation(f"topic {event.name!r} was neither refused nor made")
             if validate_only or await self._ledger.commit(decision.transactions[0]):
-                return decision.record
+                for warning in decision.warnings:
+                    self._say(f"topic {event.name!r}: {warning}")
+                return Made(decision.record, decision.warnings)
 
     async def _perform(
         self, event: DeletionRequested | ReplicasStopped, check_wanted: Wanted

@@ -69,9 +69,10 @@ class ControllerService:
                 config=dict(sorted(request.config.items())),
                 log_defaults=self._settings.log_defaults,
             )
-            record = await reign.reconciler.create_topic(event, validate_only=request.validate_only)
+            made = await reign.reconciler.create_topic(event, validate_only=request.validate_only)
             return pb.CreateTopicResponse(
-                topic=described_topic(reign.reconciler.image, request.name, record)
+                topic=described_topic(reign.reconciler.image, request.name, made.record),
+                warnings=made.warnings,
             )
 
         what = f"creating topic {request.name!r}"

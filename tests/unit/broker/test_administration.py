@@ -178,3 +178,22 @@ async def test_a_stop_that_comes_after_a_later_order_is_void(trio: Trio) -> None
     assert trio.heard("not stopped, a later order wants it")
     await stop(trio.hosted(2).machine.revision)
     assert trio.replicas(2).get(T0) is None
+
+
+@simulate
+async def test_a_late_request_deletes_nothing_of_a_topic_that_was_made_anew(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(0, 0)
+    await trio.produce(batch(3))
+    answers = []
+    for topic_id in ("id-of-a-former-t", TOPIC_ID):
+        deletion = broker_pb2.RecordDeletion(
+            partition=to_partition(T0), before_offset=2, topic_id=topic_id
+        )
+        response = await trio.host.channel("b0:9092").call(
+            methods.BROKER_DELETE_RECORDS,
+            broker_pb2.DeleteRecordsRequest(partitions=[deletion]),
+            timeout_ms=2_000,
+        )
+        answers.append((code_name(response.partitions[0].error), trio.hosted(0).log.log_start))
+    assert answers == [("UNKNOWN_TOPIC_ID", 0), ("", 2)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -153,6 +154,23 @@ def test_create(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("orders can be created: ")
     _create(answered(ORDERS, as_json=True))
     assert json.loads(capsys.readouterr().out)["topic"] == "orders"
+
+
+def test_create_says_what_the_controller_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
+    made = replace(ORDERS, warnings=("2 of the 3 replicas that are the default",))
+    topics.create(
+        answered(made, as_json=True),
+        "orders",
+        partitions=0,
+        replication_factor=0,
+        config={},
+        if_not_exists=False,
+        validate_only=False,
+    )
+    shown = capsys.readouterr()
+    assert shown.err == "tailrace: warning: 2 of the 3 replicas that are the default\n"
+    assert json.loads(shown.out)["warnings"] == list(made.warnings)
+    assert "warnings" not in ORDERS.as_dict()
 
 
 def test_create_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:

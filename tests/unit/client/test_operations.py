@@ -12,7 +12,7 @@ from simulation.cluster import SimCluster
 from simulation.loop import LoopClock, SimLoop, run
 from tailrace.client.admin import EARLIEST, AdminCore
 from tailrace.client.moving import Phase
-from tailrace.client.operations import HIGH_WATERMARK, LeaderChoice
+from tailrace.client.operations import HIGH_WATERMARK, Deleted, LeaderChoice
 from tailrace.errors import (
     ElectionNotNeeded,
     InvalidConfig,
@@ -20,6 +20,7 @@ from tailrace.errors import (
     NoReassignment,
     OffsetOutOfRange,
     UnknownTopic,
+    UnknownTopicId,
 )
 from tailrace.model import TopicPartition
 
@@ -104,6 +105,11 @@ def test_partitions_are_added_and_records_deleted() -> None:
         assert [starts[each].offset for each in range(4)] == [3, 10, 0, 0]
         (refused,) = (await admin.delete_records({T0: 99})).values()
         assert isinstance(refused.error, OffsetOutOfRange)
+        # The topic that is meant is the one that was there when it was asked for.
+        left, done = {T0: 5}, dict[TopicPartition, Deleted]()
+        await admin._delete_once(await admin._begin(None), left, {T0: "former"}, done)
+        assert isinstance(done[T0].error, UnknownTopicId)
+        assert (await admin.list_offsets("t", EARLIEST))[0].offset == 3
         with pytest.raises(UnknownTopic):
             await admin.add_partitions("u", 3)
 

@@ -86,11 +86,37 @@ def test_the_default_replication_factor_is_no_more_than_the_brokers(
     assert len(decision.record.assignment[0]) == expected
 
 
-def test_a_draining_broker_gets_no_new_replicas() -> None:
+def test_brokers_that_are_shutting_down_get_new_replicas_only_where_others_are_too_few() -> None:
     brokers = [live(1, draining=True), live(2), live(3)]
+    decision = decided(image(brokers), wanted(replication_factor=2))
+    assert decision.record is not None
+    assert decision.record.assignment == {0: (2, 3)}
     decision = decided(image(brokers), wanted(), draining={BrokerId(3): 13})
     assert decision.record is not None
-    assert decision.record.assignment == {0: (2,)}
+    assert decision.record.assignment == {0: (2, 1, 3)}
+    assert "are away or shutting down" in decision.warnings[0]
+
+
+def test_a_default_that_cannot_be_is_lowered_and_that_is_said() -> None:
+    assert decided(image(THREE), wanted()).warnings == ()
+    assert decided(image(THREE[:2]), wanted(replication_factor=2)).warnings == ()
+    (warning,) = decided(image(THREE[:2]), wanted()).warnings
+    assert "2 of the 3 replicas that are the default" in warning
+    assert "acks=all needs 1 in sync" in warning
+
+
+def test_a_topic_made_while_a_member_is_away_is_what_it_would_be_with_it() -> None:
+    found = image(THREE[:2], {0: state(1, [1, 2])}, replicas=(1, 2, 3))
+    decision = decided(found, wanted())
+    assert decision.record is not None
+    assert decision.record.assignment == {0: (1, 2, 3)}
+    assert len(decision.warnings) == 1
+
+
+def test_the_clusters_own_topics_cannot_be_deleted() -> None:
+    decision = decided(image(THREE), DeletionRequested(name="__consumer_offsets"))
+    assert isinstance(decision.error, InvalidTopic)
+    assert "cannot be deleted" in str(decision.error)
 
 
 @pytest.mark.parametrize(

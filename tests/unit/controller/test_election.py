@@ -246,6 +246,15 @@ def test_a_new_partition_is_led_by_its_first_live_replica(
     assert parts(outcome.state) == expected
 
 
+def test_a_new_partition_does_not_begin_with_those_that_are_shutting_down() -> None:
+    brokers = Brokers(live=ids(1, 2, 3), draining=ids(1, 2), cordoned=ids(2))
+    outcome = first_state(ids(1, 2, 3), brokers, min_insync=2, controller_epoch=7)
+    assert parts(outcome.state) == (3, 0, (2, 3), ())
+    # Unless nobody else is there.
+    outcome = first_state(ids(1), brokers, min_insync=1, controller_epoch=7)
+    assert parts(outcome.state) == (1, 0, (1,), ())
+
+
 def test_a_new_partition_can_be_led_by_one_that_lost_its_tail_of_others() -> None:
     brokers = Brokers(live=ids(1), lost_tail=ids(1))
     outcome = first_state(ids(1), brokers, min_insync=1, controller_epoch=7)

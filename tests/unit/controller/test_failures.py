@@ -90,3 +90,12 @@ def test_another_life_starts_without_failures() -> None:
     assert list(failures.replicas) == [T1]
     failures.forget_former_lives({})
     assert failures.replicas == {}
+
+
+def test_what_a_person_lets_lead_counts_as_well_again() -> None:
+    failures = Failures()
+    failures.failed(live(B1), T0, CorruptCheckpoint("bad"))
+    failures.failed(live(B2), T0, CorruptCheckpoint("bad"))
+    failures.accept(T0, B1)
+    failures.accept(T1, B1)
+    assert list(failures.replicas[T0]) == [B2]

@@ -159,6 +159,17 @@ def test_plans_that_cannot_be_are_refused(event: MovesRequested, error: type) ->
     assert isinstance(decision.error, error)
 
 
+def test_one_whose_disk_is_not_well_takes_no_replicas() -> None:
+    found, unfit = image(FIVE, {0: state(1, [1, 2, 3])}), {BrokerId(4): "/data is full"}
+    refused = decided(found, plan(t0=[1, 2, 4]), unfit=unfit).error
+    assert isinstance(refused, InvalidAssignment)
+    assert "/data is full" in str(refused)
+    # It keeps what it has, and what can go elsewhere does.
+    assert decided(found, plan(t0=[2, 1, 3]), unfit={BrokerId(2): "slow"}).error is None
+    moves = decided(found, MovesRequested(drain=BrokerId(1)), unfit=unfit).moves
+    assert [each.target for each in moves.values()] == [(5, 2, 3)]
+
+
 def test_fewer_replicas_than_must_be_in_sync_are_refused() -> None:
     found = image(FIVE, {0: state(1, [1, 2, 3])}, config={"min.insync.replicas": "3"})
     assert isinstance(decided(found, plan(t0=[1, 2])).error, InvalidAssignment)
