@@ -17,13 +17,14 @@ from tailrace.clock import Clock
 from tailrace.coordinator.appender import Appender
 from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.loading import Loader
-from tailrace.coordinator.offsets import TopicFacts
+from tailrace.coordinator.offsets import Meant, TopicFacts
 from tailrace.coordinator.runtime import Runtime
 from tailrace.coordinator.service import GroupService
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.coordinator.shard_map import ShardMap
 from tailrace.coordinator.topic import OffsetsTopic
 from tailrace.errors import (
+    CorruptCheckpoint,
     NotCoordinator,
     ProducerFenced,
     StoreUnavailable,
@@ -34,8 +35,10 @@ from tailrace.meta.keys import (
     BROKERS,
     BrokerRegistration,
     CoordinatorRegistration,
+    TopicRecord,
     coordinator_key,
     decode,
+    topic_key,
 )
 from tailrace.meta.registration import Registration
 from tailrace.meta.store import MetadataStore
@@ -141,6 +144,7 @@ class Coordinator:
             clock=self._clock,
             tasks=self._tasks,
             topics=self._known_topics,
+            is_gone=self._is_gone,
             topic=topic,
             new_id=self._new_id,
             shards=lambda: self._shards.count,
@@ -265,6 +269,17 @@ class Coordinator:
                 },
             )
         return self._topics[1]
+
+    async def _is_gone(self, meant: Meant) -> bool:
+        """Whether the store knows for certain that a topic is gone: our picture may be old."""
+        key = topic_key(meant.topic)
+        try:
+            entry = await self._store.get(key)
+            if entry is None:
+                return True
+            return decode(TopicRecord, entry.value, key=key).topic_id != meant.topic_id
+        except (StoreUnavailable, CorruptCheckpoint):
+            return False
 
     # The controller.
 

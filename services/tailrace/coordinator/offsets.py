@@ -8,7 +8,7 @@ the position was committed, whichever is later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tailrace.coordinator.records import Position
@@ -29,6 +29,13 @@ class TopicFacts(NamedTuple):
 
 
 Topics = Mapping[str, TopicFacts]
+
+
+class Meant(NamedTuple):
+    """The topic that a position was committed for; its id is never given to another one."""
+
+    topic: str
+    topic_id: str
 
 
 def checked(
@@ -71,13 +78,25 @@ def expired(
     ]
 
 
-def orphaned(positions: Mapping[TopicPartition, Position], topics: Topics) -> list[TopicPartition]:
-    """The positions whose topic is gone, or is another one now."""
+def missing(positions: Mapping[TopicPartition, Position], topics: Topics) -> list[Meant]:
+    """Topics that positions were committed for and that are not among those that are known.
+
+    What is known may be old: whoever owned the shard before may have known newer topics. So these
+    are only suspected to be gone; the store knows.
+    """
+    meant = dict.fromkeys(Meant(each.topic, positions[each].topic_id) for each in positions)
     return [
-        partition
-        for partition, position in positions.items()
-        if (topic := topics.get(partition.topic)) is None or topic.topic_id != position.topic_id
+        each
+        for each in meant
+        if (topic := topics.get(each.topic)) is None or topic.topic_id != each.topic_id
     ]
+
+
+def orphaned(
+    positions: Mapping[TopicPartition, Position], gone: Collection[Meant]
+) -> list[TopicPartition]:
+    """The positions whose topic is gone, or is another one now."""
+    return [each for each in positions if Meant(each.topic, positions[each].topic_id) in gone]
 
 
 def chosen(

@@ -12,7 +12,7 @@ A new owner writes first, which shuts the old one out, then reads up to what it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.clock import Clock
@@ -20,7 +20,7 @@ from tailrace.coordinator.appender import Appender
 from tailrace.coordinator.group import NEVER_MS, Answer, Caller, Group, Joined, Synced
 from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.loading import Loader
-from tailrace.coordinator.offsets import TopicFacts
+from tailrace.coordinator.offsets import Meant, TopicFacts
 from tailrace.coordinator.records import Member, Position, encode
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.coordinator.shard import Asked, Outcome, Shard
@@ -92,6 +92,7 @@ class Runtime:
         clock: Clock,
         tasks: Tasks,
         topics: Callable[[], Mapping[str, TopicFacts] | None],
+        is_gone: Callable[[Meant], Awaitable[bool]],
         topic: OffsetsTopic,
         shards: Callable[[], int],
         new_id: Callable[[str], str],
@@ -103,6 +104,7 @@ class Runtime:
         self._clock = clock
         self._tasks = tasks
         self._topics = topics
+        self._is_gone = is_gone
         self._topic = topic
         self._shards = shards
         self._new_id = new_id
@@ -374,14 +376,25 @@ class Runtime:
         expires = now_ms >= self._expire_ms
         if expires:
             self._expire_ms = now_ms + self._settings.offsets_retention_check_interval_ms
+            self._tasks.spawn("expire positions", self._expire(wall_ms))
         for owned in list(self._owned.values()):
             if not owned.loaded.is_set():
                 continue
-            if expires:
-                self._perform(owned, owned.shard.expire(self._topics(), wall_ms=wall_ms))
             if now_ms - owned.wrote_ms >= SAY_AGAIN_MS:
                 owned.wrote_ms = now_ms
                 owned.journal.prove(lambda _, __: None, now_ms=wall_ms)
+
+    async def _expire(self, wall_ms: int) -> None:
+        """Forget what is too old, and positions of topics that the store says are gone."""
+        topics = self._topics()
+        loaded = [each for each in self._owned.values() if each.loaded.is_set()]
+        suspected: dict[Meant, None] = {}
+        for owned in loaded if topics is not None else ():
+            suspected |= dict.fromkeys(owned.shard.missing(topics or {}))
+        gone = [each for each in suspected if await self._is_gone(each)]
+        for owned in loaded:
+            if self._owned.get(owned.number) is owned:
+                self._perform(owned, owned.shard.expire(gone, wall_ms=wall_ms))
 
     # Inside.
 

@@ -9,13 +9,13 @@ it is in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, assert_never
 
 from tailrace.coordinator.group import NEVER_MS, Answer, Caller, Group, GroupLimits, Step, Token
-from tailrace.coordinator.offsets import Topics, checked, chosen, expired, orphaned
+from tailrace.coordinator.offsets import Meant, Topics, checked, chosen, expired, missing, orphaned
 from tailrace.coordinator.records import (
     CONSUMER,
     READER,
@@ -292,7 +292,12 @@ class Shard:
                 self._set_timer(name, entry.group)
         return outcome
 
-    def expire(self, topics: Topics | None, *, wall_ms: int) -> Outcome:
+    def missing(self, topics: Topics) -> list[Meant]:
+        """Topics that positions are of and that are not known: they may be gone."""
+        found = (missing(entry.positions, topics) for entry in self._entries.values())
+        return list(dict.fromkeys(each for some in found for each in some))
+
+    def expire(self, gone_topics: Collection[Meant], *, wall_ms: int) -> Outcome:
         """Forget positions that were kept for long enough, and those of topics that are gone."""
         outcome = Outcome()
         for name, entry in list(self._entries.items()):
@@ -304,8 +309,8 @@ class Shard:
                     wall_ms=wall_ms,
                     retention_ms=self._limits.retention_ms,
                 )
-            if topics is not None:
-                gone = list(dict.fromkeys([*gone, *orphaned(entry.positions, topics)]))
+            if gone_topics:
+                gone = list(dict.fromkeys([*gone, *orphaned(entry.positions, gone_topics)]))
             for partition in gone:
                 self._change(outcome, PositionStored(name, partition, None))
             facts = entry.group.facts

@@ -8,7 +8,7 @@ from dataclasses import replace
 from simulation.cluster import CoordinatorNode, SimCluster
 from simulation.loop import SimLoop
 from tailrace.meta.keys import coordinator_key
-from unit.coordinator.world import World, simulate
+from unit.coordinator.world import TOPIC, World, simulate
 
 
 def _is_registered(node: CoordinatorNode) -> bool:
@@ -90,5 +90,35 @@ def test_every_new_picture_is_looked_at() -> None:
             known = coordinator._known_topics()
             assert known is not None
             assert list(known) == [f"t{number}"]
+
+    simulate(main, coordinators=1)
+
+
+def test_an_old_picture_expires_no_position() -> None:
+    """Who owned the shard before may have known topics that the new owner has not heard of."""
+
+    async def main(world: World) -> None:
+        await world.commit("g", 7)
+        node = world.owner("g")
+        assert node is not None
+        coordinator = node.coordinator
+        assert coordinator is not None
+        runtime, metadata = coordinator.runtime, coordinator._metadata
+        assert runtime is not None
+        assert metadata is not None
+        known = {name: each for name, each in metadata.picture.topics.items() if name != TOPIC}
+        metadata.picture = replace(metadata.picture, topics=known)
+        await runtime._expire(0)
+        assert await world.position("g") == 7
+        # Nor does one that can ask nobody.
+        world.cluster.etcd.stop()
+        await runtime._expire(0)
+        world.cluster.etcd.start()
+        assert await world.position("g") == 7
+        await world.cluster.delete_topic(TOPIC)
+        await world.until(lambda: TOPIC not in world.metadata.picture.topics)
+        await world.until(lambda: TOPIC not in metadata.picture.topics)
+        await runtime._expire(0)
+        assert await world.position("g") == -1
 
     simulate(main, coordinators=1)

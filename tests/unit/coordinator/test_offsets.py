@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.coordinator.offsets import TopicFacts, checked, chosen, expired, orphaned
+from tailrace.coordinator.offsets import (
+    Meant,
+    TopicFacts,
+    checked,
+    chosen,
+    expired,
+    missing,
+    orphaned,
+)
 from tailrace.coordinator.records import Position
 from tailrace.errors import (
     InvalidRequest,
@@ -69,7 +77,12 @@ def test_positions_of_topics_that_are_gone_or_made_anew_are_orphans() -> None:
         anew: position(topic_id="old"),
         gone: position(topic_id="id-u"),
     }
-    assert orphaned(positions, TOPICS) == [anew, gone]
+    suspected = missing(positions, TOPICS)
+    assert suspected == [Meant("t", "old"), Meant("u", "id-u")]
+    # Only what the store says is gone is forgotten: what is known may be old.
+    assert orphaned(positions, suspected) == [anew, gone]
+    assert orphaned(positions, suspected[1:]) == [gone]
+    assert orphaned(positions, []) == []
 
 
 def test_all_positions_or_those_that_are_named() -> None:

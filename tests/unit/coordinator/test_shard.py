@@ -170,16 +170,18 @@ def test_positions_are_deleted_one_by_one() -> None:
 def test_old_positions_and_those_of_gone_topics_expire() -> None:
     shard = Shard(LIMITS)
     commit(shard, "g", asked(T0, 5))
-    assert shard.expire(TOPICS, wall_ms=1_100).changes == []
-    assert len(shard.expire(TOPICS, wall_ms=1_101).changes) == 1
+    assert shard.expire([], wall_ms=1_100).changes == []
+    assert len(shard.expire([], wall_ms=1_101).changes) == 1
     assert shard.names() == []
     commit(shard, "g", asked(T0, 5))
-    assert shard.expire(None, wall_ms=0).changes == []
-    assert len(shard.expire({}, wall_ms=0).changes) == 1
+    (meant,) = shard.missing({})
+    assert shard.missing(TOPICS) == []
+    assert shard.expire([meant._replace(topic_id="another")], wall_ms=0).changes == []
+    assert len(shard.expire([meant], wall_ms=0).changes) == 1
     joined(shard, "h")
     shard.leave("h", [Caller("m")], now_ms=0, wall_ms=0)
-    assert shard.expire(TOPICS, wall_ms=1_000).changes == []
-    assert shard.expire(TOPICS, wall_ms=1_001).changes
+    assert shard.expire([], wall_ms=1_000).changes == []
+    assert shard.expire([], wall_ms=1_001).changes
     assert shard.names() == []
 
 
@@ -187,7 +189,7 @@ def test_positions_of_a_group_with_members_do_not_expire() -> None:
     shard = Shard(LIMITS)
     commit(shard, "g", asked(T0, 5))
     joined(shard, "g")
-    assert shard.expire(TOPICS, wall_ms=9_000).changes == []
+    assert shard.expire([], wall_ms=9_000).changes == []
 
 
 def test_a_reader_is_known_as_one_until_somebody_joins() -> None:
