@@ -114,6 +114,7 @@ class Hosted:
         "machine",
         "partition",
         "settings",
+        "sync_to",
         "topic_id",
     )
 
@@ -136,6 +137,8 @@ class Hosted:
         self.adding: tuple[BrokerId, ...] = ()
         self.commit: GroupCommit[None] = GroupCommit(log.recovery_point)
         self.flushing: asyncio.Task[object] | None = None
+        # With `flush=ack`: what it had when that began, which has to be on disk first of all.
+        self.sync_to = 0
         # Ordered, so that a simulation tells them in the same order each time.
         self.followers: dict[Follower, None] = {}
         self.fetchers: dict[Fetcher, None] = {}

@@ -43,6 +43,7 @@ from tailrace.errors import (
     LogClosed,
     NonContiguousAppend,
     ReplicaOffline,
+    RequestTimedOut,
     StorageError,
     TailraceError,
     UnknownEpoch,
@@ -240,6 +241,8 @@ class Replicas:
                     self._order(hosted, order)
                     if order.partition in self._logs.offline:
                         raise self._logs.offline[order.partition]
+                    if hosted.sync_to > hosted.log.recovery_point:
+                        raise RequestTimedOut("what it had before flush=ack is still being synced")
                 except TailraceError as error:
                     self._say(f"{order.partition}: order not obeyed: {error}")
                     failures.append((order.partition, error))
@@ -403,6 +406,8 @@ class Replicas:
         hosted = Hosted(order.partition, order.topic_id, log, machine, topic, disk)
         hosted.adding = order.adding
         self._hosted[order.partition] = hosted
+        if topic.syncs_first:
+            self._sync_what_is_there(hosted)
         return hosted
 
     def _configure(self, hosted: Hosted, topic: TopicSettings) -> None:
@@ -410,6 +415,13 @@ class Replicas:
         hosted.settings = topic
         hosted.log.config = topic.log
         if syncs_first:
+            self._sync_what_is_there(hosted)
+
+    def _sync_what_is_there(self, hosted: Hosted) -> None:
+        """`flush=ack` begins: until all that the log has is on disk, the order is not obeyed."""
+        log = hosted.log
+        if log.recovery_point < log.log_end:
+            hosted.sync_to = log.log_end
             self._sync(hosted)
 
     def _live_changed(self) -> None:
@@ -434,6 +446,9 @@ class Replicas:
 
     def _order(self, hosted: Hosted, order: ReplicaOrder) -> None:
         log = hosted.log
+        if hosted.settings.syncs_first and log.recovery_point < log.log_end:
+            # A role begins with what is on disk, and hears of the rest when it is.
+            self._sync(hosted)
         self._handle(
             hosted,
             Ordered(
@@ -628,6 +643,7 @@ class Replicas:
     def _truncated(self, hosted: Hosted) -> None:
         log = hosted.log
         hosted.commit.truncate(log.log_end)
+        hosted.sync_to = min(hosted.sync_to, log.log_end)
         link = self._leader_links.get(hosted.machine.leader)
         if link is not None:
             link.forget_report(hosted)

@@ -21,7 +21,7 @@ from tailrace.controller.facts import (
     PartitionsRequested,
     Transaction,
 )
-from tailrace.controller.topics import PARTITIONS_MAX, check_config
+from tailrace.controller.topics import PARTITIONS_MAX, TopicRules, check_config
 from tailrace.errors import InvalidConfig, InvalidTopic, UnknownBroker, UnknownTopic
 from tailrace.meta.image import ClusterImage, StoredConfig, StoredTopic
 from tailrace.meta.keys import (
@@ -96,6 +96,26 @@ def add_partitions(image: ClusterImage, event: PartitionsRequested, facts: Facts
     return Decision(transactions=(transaction,), record=record, warnings=new.warnings)
 
 
+def synced_transactions(image: ClusterImage, facts: Facts) -> tuple[Transaction, ...]:
+    """Topics of which all who count have on disk what they had when `flush=ack` was asked for."""
+    return tuple(
+        Transaction(
+            what=f"all replicas of topic {name} have synced what they had",
+            guards=(
+                is_controller(facts.term),
+                ModifiedAt(topic_key(name), image.topics[name].revision),
+            ),
+            operations=(
+                Put(topic_key(name), encode(replace(image.topics[name].record, syncing=False))),
+            ),
+        )
+        for name in facts.synced
+        if name in image.topics
+        and image.topics[name].record.syncing
+        and name not in image.deletions
+    )
+
+
 def cordon(image: ClusterImage, event: CordonRequested, facts: Facts, *, now_ms: int) -> Decision:
     """Give a broker nothing new, or end that. One that is away can be cordoned too."""
     stored = image.cordons.get(event.broker_id)
@@ -137,7 +157,10 @@ def _change_topic(image: ClusterImage, event: ConfigRequested, facts: Facts) -> 
     check_config(new, replication_factor=smallest, defaults=event.log_defaults)
     if new == topic.record.config:
         return Decision(config=new, record=topic.record)
-    record = replace(topic.record, config=new)
+    syncs_first = TopicRules.of(new, replicas=smallest).syncs_first
+    was_so = TopicRules.of(topic.record.config, replicas=smallest).syncs_first
+    syncing = syncs_first and (topic.record.syncing or not was_so)
+    record = replace(topic.record, config=new, syncing=syncing)
     transaction = Transaction(
         what=f"settings of topic {event.name}",
         guards=(

@@ -11,7 +11,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from tailrace.config import min_insync_of
-from tailrace.controller.administration import add_partitions, change_config, cordon
+from tailrace.controller.administration import (
+    add_partitions,
+    change_config,
+    cordon,
+    synced_transactions,
+)
 from tailrace.controller.capacity import candidates, placed
 from tailrace.controller.changes import PARTITIONS_PER_TXN, is_controller
 from tailrace.controller.facts import (
@@ -110,6 +115,7 @@ def _cluster_changed(image: ClusterImage, facts: Facts, now_ms: int) -> Decision
     )
     # Who leads comes before who moves.
     transactions = transactions or step_transactions(image, facts, now_ms=now_ms)
+    transactions = transactions or synced_transactions(image, facts)
     transactions = transactions or growth_transactions(image, facts, now_ms=now_ms)
     if transactions:
         return Decision(transactions=transactions)

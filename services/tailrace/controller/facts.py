@@ -57,6 +57,8 @@ class Facts:
     histories: Mapping[str, bytes] = field(default_factory=dict)
     # How many partitions a broker copies at the same time, to itself or from itself.
     moves_per_broker_max: int = 10
+    # Topics that are `syncing`, and of which all who count have said that they are done.
+    synced: Collection[str] = ()
     # How many replicas internal topics get as soon as there are brokers for them.
     default_replication_factor: int = 3
 

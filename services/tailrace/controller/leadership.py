@@ -86,8 +86,8 @@ def _elected(
     stored, replicas = image.state(partition), image.replicas(partition)
     if stored is None or not replicas or partition.topic in image.deletions:
         raise UnknownTopic(f"there is no partition {partition}")
-    config = image.topics[partition.topic].record.config
-    brokers = views.of_partition(config, partition, replicas).brokers
+    record = image.topics[partition.topic].record
+    brokers = views.of_partition(record, partition, replicas).brokers
     epoch = facts.term.epoch
     if not event.unclean:
         if stored.state.leader == replicas[0]:

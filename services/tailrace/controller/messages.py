@@ -33,7 +33,8 @@ def order_for(
     image: ClusterImage, partition: TopicPartition, stored: StoredState, leader_link: str
 ) -> PartitionOrder:
     """What every replica of a partition is told."""
-    state, record = stored.state, image.topics[partition.topic].record
+    state, topic = stored.state, image.topics[partition.topic]
+    record = topic.record
     replicas = record.assignment[partition.partition]
     move = image.reassignments.get(partition)
     adding, removing = ((), ()) if move is None else coming_and_going(move, replicas)
@@ -50,6 +51,7 @@ def order_for(
         revision=stored.revision,
         leader_link=leader_link,
         config=record.config,
+        syncing_revision=topic.revision if record.syncing else 0,
     )
 
 

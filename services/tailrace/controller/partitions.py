@@ -76,7 +76,7 @@ def _stored_cases(image: ClusterImage, views: Views, *, leaderless: bool) -> Ite
                 continue
             replicas = record.assignment.get(number, ())
             partition = TopicPartition(name, number)
-            view = views.of(record.config, settled(image.reassignments, partition, replicas))
+            view = views.of(record, settled(image.reassignments, partition, replicas))
             if not replicas or (not views.has_failures and _is_settled(stored.state, view)):
                 continue
             yield _Case(partition, stored, replicas, views.with_failures(view, partition))
@@ -91,7 +91,7 @@ def _new_cases(image: ClusterImage, views: Views) -> Iterator[_Case]:
             partition = TopicPartition(name, number)
             # What is stored and cannot be read must not be made anew.
             if number not in states and state_key(partition) not in image.damaged:
-                yield _Case(partition, None, replicas, views.of(record.config, len(replicas)))
+                yield _Case(partition, None, replicas, views.of(record, len(replicas)))
 
 
 def _topics(image: ClusterImage) -> Iterator[tuple[str, TopicRecord]]:

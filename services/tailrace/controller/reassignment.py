@@ -283,9 +283,7 @@ def _step(context: _Context, partition: TopicPartition, move: Reassignment) -> _
         return _Step(None, move.original, True)
     if stored is None or stored.state.leader == NO_BROKER:
         return None
-    view = context.views.of_partition(
-        image.topics[partition.topic].record.config, partition, replicas
-    )
+    view = context.views.of_partition(image.topics[partition.topic].record, partition, replicas)
     target = move.original if move.cancelled else move.target
     in_sync = [each for each in target if each in stored.state.isr]
     enough = min(view.rules.min_insync, len(target)) if move.cancelled else len(target)

@@ -44,6 +44,7 @@ from tailrace.controller.removals import Removals
 from tailrace.controller.requests import Requests, Wanted
 from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.shards import fence_transaction
+from tailrace.controller.syncing import Syncing
 from tailrace.errors import (
     InvariantViolation,
     NotController,
@@ -140,6 +141,7 @@ class Reconciler:
         )
         self._coordinator_health = self._watch_coordinators(network, rng)
         self._failures = Failures()
+        self._syncing = Syncing()
         self._wake = asyncio.Event()
         self._dirty = True
         self._has_taken_over = False
@@ -376,6 +378,7 @@ class Reconciler:
             incarnations=self._ledger.incarnations,
             histories=self._ledger.histories,
             moves_per_broker_max=self._settings.reassignment_partitions_per_broker,
+            synced=self._syncing.done(self.image),
             default_replication_factor=self._settings.default_replication_factor,
         )
 
@@ -608,7 +611,8 @@ class Reconciler:
             self._look_again()
 
     def _order_obeyed(self, live: LiveBroker, order: PartitionOrder) -> None:
-        if self._failures.obeyed(live, order.partition, order.leader):
+        is_well_again = self._failures.obeyed(live, order.partition, order.leader)
+        if self._syncing.obeyed(live, order) or is_well_again:
             self._look_again()
 
     def _deposed(self, why: str) -> None:

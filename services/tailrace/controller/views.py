@@ -12,6 +12,7 @@ from tailrace.controller.election import Brokers
 from tailrace.controller.facts import Facts, ReplicaFailure
 from tailrace.controller.topics import TopicRules
 from tailrace.meta.image import ClusterImage, LiveBroker, StoredReassignment
+from tailrace.meta.keys import TopicRecord
 from tailrace.model import BrokerId, TopicPartition, settled_count
 
 
@@ -98,25 +99,27 @@ class Views:
             for syncs_first in (False, True)
         }
         self._present = {*live, *facts.spared}
-        self._last: tuple[Mapping[str, str], int, View] | None = None
+        self._last: tuple[TopicRecord, int, View] | None = None
 
     def is_leaderless(self, leader: BrokerId) -> bool:
         return leader not in self._present
 
     def of_partition(
-        self, config: Mapping[str, str], partition: TopicPartition, replicas: Sequence[BrokerId]
+        self, record: TopicRecord, partition: TopicPartition, replicas: Sequence[BrokerId]
     ) -> View:
         """The view of one partition, with its failed replicas and those that come and go."""
-        view = self.of(config, settled(self._reassignments, partition, replicas))
+        view = self.of(record, settled(self._reassignments, partition, replicas))
         return self.with_failures(view, partition)
 
-    def of(self, config: Mapping[str, str], replicas: int) -> View:
+    def of(self, record: TopicRecord, replicas: int) -> View:
         last = self._last
-        if last is not None and last[0] is config and last[1] == replicas:
+        if last is not None and last[0] is record and last[1] == replicas:
             return last[2]
-        rules = TopicRules.of(config, replicas=replicas)
-        view = View(self._by_flush[rules.syncs_first], rules, self._some_tail_is_lost)
-        self._last = (config, replicas, view)
+        rules = TopicRules.of(record.config, replicas=replicas)
+        # As long as what was there before `flush=ack` may be on no disk, a lost tail is a loss.
+        is_durable = rules.syncs_first and not record.syncing
+        view = View(self._by_flush[is_durable], rules, self._some_tail_is_lost)
+        self._last = (record, replicas, view)
         return view
 
     def with_failures(self, view: View, partition: TopicPartition) -> View:

@@ -182,11 +182,16 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A topic: its id, the replicas of each partition, settings that differ from the defaults."""
+    """A topic: its id, the replicas of each partition, settings that differ from the defaults.
+
+    `syncing`: `flush=ack` was asked for when there were records, and not everybody who is in sync
+    has said that what it had is on its disk: until then a power loss may take some of it.
+    """
 
     topic_id: TopicId
     assignment: Mapping[int, tuple[BrokerId, ...]]
     config: Mapping[str, str]
+    syncing: bool = False
 
     def __post_init__(self) -> None:
         if sorted(self.assignment) != list(range(len(self.assignment))):
@@ -461,6 +466,8 @@ def _write_topic(value: Value) -> dict[str, object]:
         "topic_id": topic.topic_id,
         "assignment": {str(each): topic.assignment[each] for each in sorted(topic.assignment)},
         "config": dict(sorted(topic.config.items())),
+        # Most topics have nothing to say of these.
+        **({"syncing": True} if topic.syncing else {}),
     }
 
 
@@ -512,6 +519,7 @@ def _read_topic(fields: Fields) -> TopicRecord:
         topic_id=TopicId(fields.text("topic_id")),
         assignment=fields.assignment("assignment"),
         config=fields.settings("config"),
+        syncing=fields.has("syncing") and fields.flag("syncing"),
     )
 
 

@@ -57,6 +57,7 @@ class FollowerState:
         log_start: int,
         high_watermark: int,
         syncs_first: bool,
+        synced_end: int,
     ) -> None:
         self.leader = leader
         self.epoch = epoch
@@ -68,7 +69,7 @@ class FollowerState:
         self._settings = settings
         self._last_epoch = last_epoch
         self._log_start = log_start
-        self._synced_end = log_end
+        self._synced_end = min(synced_end, log_end)
         self._syncs_first = syncs_first
         self._leader_high_watermark = 0
         self._ask_again_ms = 0
@@ -178,10 +179,10 @@ class FollowerState:
             effects.append(MoveHighWatermark(offset=Offset(high_watermark)))
         return [*effects, *self._ask(now_ms)]
 
-    def configure(self, *, syncs_first: bool) -> None:
+    def configure(self, *, syncs_first: bool, synced_end: int) -> None:
         if syncs_first and not self._syncs_first:
-            # The shell has flushed the log before it told us.
-            self._synced_end = self.log_end
+            # What is not on disk yet is being synced; until then nothing more is reported.
+            self._synced_end = min(synced_end, self.log_end)
         self._syncs_first = syncs_first
 
     # The rules.

@@ -162,6 +162,7 @@ class LeaderState:
         log_end: int,
         high_watermark: int,
         syncs_first: bool,
+        synced_end: int,
         attempts: int,
         now_ms: int,
     ) -> None:
@@ -181,7 +182,7 @@ class LeaderState:
         self._replicas = replicas
         self._min_insync = min_insync
         self._syncs_first = syncs_first
-        self._synced_end = log_end
+        self._synced_end = min(synced_end, log_end)
         # Before this nothing is proposed; None: at once.
         self._retry_at_ms: int | None = None
         self._retry_ms = settings.isr_retry_ms

@@ -289,6 +289,7 @@ class PartitionReplica:
                 log_end=event.log_end,
                 high_watermark=high_watermark,
                 syncs_first=event.syncs_first,
+                synced_end=_synced_end(event),
                 attempts=self._attempts,
                 now_ms=now_ms,
             )
@@ -312,6 +313,7 @@ class PartitionReplica:
             log_start=event.log_start,
             high_watermark=high_watermark,
             syncs_first=event.syncs_first,
+            synced_end=_synced_end(event),
         )
         follow = BecomeFollower(leader=state.leader, epoch=state.leader_epoch)
         return [follow, *self._following.start(now_ms)]
@@ -337,14 +339,14 @@ class PartitionReplica:
         self._min_insync = event.min_insync
         self._syncs_first = event.syncs_first
         if self._following is not None:
-            self._following.configure(syncs_first=event.syncs_first)
+            self._following.configure(syncs_first=event.syncs_first, synced_end=_synced_end(event))
         if self._leading is None:
             return []
         return self._leading.configure(
             replicas=event.replicas,
             min_insync=event.min_insync,
             syncs_first=event.syncs_first,
-            synced_end=event.log_end if event.synced_end is None else event.synced_end,
+            synced_end=_synced_end(event),
             now_ms=now_ms,
         )
 
@@ -485,3 +487,8 @@ class PartitionReplica:
         if self._state.leader == self.broker_id:
             return f"epoch {self.leader_epoch} has ended, or was not ordered here yet"
         return f"broker {self._state.leader} leads in epoch {self.leader_epoch}"
+
+
+def _synced_end(event: Ordered) -> int:
+    """Up to where the log is on disk; a shell that does not say has synced all of it."""
+    return event.log_end if event.synced_end is None else event.synced_end

@@ -149,6 +149,9 @@ class PartitionOrder:
     # Those of the replicas that a reassignment adds, and those that go when it is done.
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    # While the topic is `syncing`: the revision of its record, which is not sent. Who obeys has
+    # synced what it had then.
+    syncing_revision: int = 0
 
 
 def to_order_header(header: OrderHeader) -> control_pb2.OrderHeader:

@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
+from simulation.loop import InlineBlocking
 from tailrace.errors import UnknownTopic, UnknownTopicId
 from tailrace.meta.keys import state_key
 from tailrace.meta.store import Delete
+from tailrace.model import BrokerId
 from tailrace.replication.partition import Role
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2, control_pb2
-from unit.broker.trio import T0, T1, TOPIC_ID, Trio, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
 
 LAG_MS = 1_000
 
@@ -274,3 +276,25 @@ async def test_those_who_wait_are_told_when_the_broker_ends(trio: Trio) -> None:
     assert waiter.done()
     assert waiter.result() is not None
     assert hosted.machine.role is not Role.LEADER
+
+
+@simulate
+async def test_an_order_with_flush_ack_is_obeyed_when_what_was_there_is_on_disk(trio: Trio) -> None:
+    await trio.start(flush_interval_ms=600_000)
+    await trio.lead(0, 0)
+    await trio.produce(batch(3))
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+    slow = trio.brokers[1]._blocking
+    assert isinstance(slow, InlineBlocking)
+    slow.delay_us = (2_000_000, 2_000_000)
+    responses = await trio.lead(0, 0, config={"flush": "ack"})
+    assert [len(each.errors) for each in responses] == [0, 1, 0]
+    assert "still being synced" in responses[1].errors[0].message
+    assert trio.hosted(1).log.recovery_point == 0
+    # What it has not on its disk it does not report in another epoch either.
+    await trio.lead(0, 1, config={"flush": "ack"})
+    followers = {each.broker_id: each.log_end for each in trio.hosted(0).machine.followers}
+    assert followers[BrokerId(1)] == -1
+    await trio.until(lambda: trio.hosted(1).log.recovery_point == 3)
+    assert not (await trio.lead(0, 1, config={"flush": "ack"}))[1].errors
+    await trio.until(lambda: len(trio.hosted(0).machine.isr) == 3)

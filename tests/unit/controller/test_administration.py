@@ -73,6 +73,8 @@ def test_settings_of_a_topic_are_set_and_unset() -> None:
     assert ModifiedAt("/admin/delete_topics/t", 0) in guards
     record = decode(TopicRecord, put.value)
     assert record.config == {"flush": "ack", "retention.ms": "5000"}
+    # There may be records that are on no disk yet.
+    assert record.syncing
     topic = old.topics["t"]
     new = replace(old, topics={"t": topic._replace(record=record)})
     assert decided(new, event).transactions == ()
@@ -187,3 +189,18 @@ def test_who_holds_replicas_can_be_cordoned_while_it_is_away_and_strangers_canno
     assert decided(away, CordonRequested(broker_id=B(3), cordon=True)).transactions != ()
     event = CordonRequested(broker_id=B(9), cordon=True)
     assert isinstance(error_of(away, event), UnknownBroker)
+
+
+def test_flush_ack_counts_when_all_have_synced_what_they_had() -> None:
+    topic = cluster().topics["t"]
+    record = replace(topic.record, config={"flush": "ack"}, syncing=True)
+    found = cluster(topics={"t": topic._replace(record=record)})
+    assert decided(found).transactions == ()
+    guards, put = only(decided(found, synced=["t", "gone"]))
+    assert ModifiedAt("/brokers/topics/t", topic.revision) in guards
+    assert decode(TopicRecord, put.value) == replace(record, syncing=False)
+    # Other settings leave it as it is, and without flush=ack there is nothing to wait for.
+    _, put = only(decided(found, config(ConfigKind.TOPIC, "t", retention__ms="5")))
+    assert decode(TopicRecord, put.value).syncing
+    _, put = only(decided(found, config(ConfigKind.TOPIC, "t", "flush")))
+    assert not decode(TopicRecord, put.value).syncing
