@@ -6,8 +6,9 @@ the cluster is old. Codes are the names in `proto/tailrace/v1/common.proto` and 
 
 from __future__ import annotations
 
+import errno
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tailrace.model import TopicPartition
 
@@ -526,3 +527,21 @@ def _all_kinds(kind: type[TailraceError]) -> list[type[TailraceError]]:
 
 
 _BY_CODE: dict[str, type[TailraceError]] = {kind.code: kind for kind in _all_kinds(TailraceError)}
+
+
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether a full disk is what is wrong, as far as an error and what caused it say."""
+    return errno_of(error) in _NO_ROOM
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The number that the operating system gave, in an error or in what caused it."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno is not None:
+            return found.errno
+        found = found.__cause__
+    return None

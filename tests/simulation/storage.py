@@ -14,6 +14,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Never
 from uuid import UUID
@@ -178,7 +179,8 @@ class SimFiles:
         file = self.open(path, create=True)
         try:
             file.truncate(0)
-            file.write_at(0, [f"{LOCK_HOLDER}\n".encode()])
+            with suppress(OSError):
+                file.write_at(0, [f"{LOCK_HOLDER}\n".encode()])
         except OSError:
             file.close()
             raise

@@ -27,7 +27,13 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock
-from tailrace.errors import InvariantViolation, StorageError, StoreUnavailable, TailraceError
+from tailrace.errors import (
+    InvariantViolation,
+    StorageError,
+    StoreUnavailable,
+    TailraceError,
+    is_no_room,
+)
 from tailrace.log.files import Files
 from tailrace.log.manager import DataFolder, Identity, LogManager, ManagerReport
 from tailrace.meta.keys import (
@@ -47,6 +53,7 @@ from tailrace.transport.rpc import Links, Network, Server
 from tailrace.v1 import controller_pb2
 
 STORE_RETRY_MS: Final = 500
+NO_ROOM_RETRY_MS: Final = 1_000
 STOP_GRACE_MS: Final = 500
 HAND_OVER_CALL_MS: Final = 2_000
 HAND_OVER_PAUSE_MS: Final = 50
@@ -91,6 +98,7 @@ class Broker:
         self._manager: LogManager | None = None
         self._registration: RegisteredBroker | None = None
         self._registering: asyncio.Task[None] | None = None
+        self._confirming: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
         self.housekeeping: Housekeeping | None = None
         self.fetching: FetchService | None = None
@@ -112,14 +120,7 @@ class Broker:
     async def start(self) -> ManagerReport:
         """Everything up to listening and registering; the registration may take longer."""
         self._cluster_id = await self._learn_cluster_id()
-        manager = LogManager(
-            self._files,
-            self._settings.folders,
-            identity=Identity(self._cluster_id, BrokerId(self._settings.broker_id), self._new_id()),
-            log_config=lambda _: self._settings.log_defaults,
-        )
-        now_ms = self._clock.wall_ms()
-        report = await self._blocking.run(lambda: manager.open(now_ms=now_ms))
+        manager, report = await self._open_logs()
         self._manager = manager
         links = self._make_links(manager)
         self.disks = disks = self._watch_disks(manager)
@@ -157,6 +158,47 @@ class Broker:
         self._tasks.spawn("retention", housekeeping.expire_forever())
         self._tasks.spawn("compaction", housekeeping.clean_forever())
         return report
+
+    async def _open_logs(self) -> tuple[LogManager, ManagerReport]:
+        """Recover the logs. A disk without any room is waited for: it must not end a broker."""
+        identity = Identity(self._cluster_id, BrokerId(self._settings.broker_id), self._new_id())
+        told = False
+        while True:
+            try:
+                return await self._open_once(identity)
+            except (OSError, TailraceError) as error:
+                if not is_no_room(error):
+                    raise
+                if not told:
+                    self._say(f"waiting: the logs cannot be opened without room on disk: {error}")
+                    told = True
+            await asyncio.sleep(NO_ROOM_RETRY_MS / 1000)
+
+    async def _open_once(self, identity: Identity) -> tuple[LogManager, ManagerReport]:
+        settings = self._settings
+        manager = LogManager(
+            self._files,
+            settings.folders,
+            identity=identity,
+            log_config=lambda _: settings.log_defaults,
+        )
+        now_ms = self._clock.wall_ms()
+        return manager, await self._blocking.run(lambda: manager.open(now_ms=now_ms))
+
+    def _ordered(self) -> None:
+        """Orders come to those only of whom nothing that they may have lost counts any more."""
+        manager = self._manager_of_logs()
+        if not manager.is_boot_confirmed and self._confirming is None:
+            self._confirming = self._tasks.spawn("note the boot", self._confirm_boot(manager))
+
+    async def _confirm_boot(self, manager: LogManager) -> None:
+        try:
+            await self._blocking.run(manager.confirm_boot)
+        except OSError as error:
+            # Until it is stored, with one of the next orders, a crash costs our place in all ISRs.
+            self._say(f"the boot of this machine cannot be noted: {error}")
+        finally:
+            self._confirming = None
 
     def _watch_disks(self, manager: LogManager) -> DiskWatch:
         disks = DiskWatch(
@@ -253,9 +295,19 @@ class Broker:
             self.replicas.stop_serving()
         await self._tasks.close()
         if self._manager is not None:
+            await self._blocking.run(lambda: self._close_logs(self._manager_of_logs()))
+
+    def _close_logs(self, manager: LogManager) -> None:
+        try:
             if self.replicas is not None:
                 self.replicas.store_high_watermarks()
-            await self._blocking.run(self._manager.close)
+        except OSError as error:
+            self._say(f"high watermarks were not written: {error}")
+        try:
+            manager.close()
+        except (OSError, StorageError) as error:
+            # What could not be written is found by the scan of the next start.
+            self._say(f"not closed cleanly: {error}")
 
     async def _deregister(self) -> None:
         if self._registering is not None:
@@ -304,6 +356,7 @@ class Broker:
             disks,
             epoch=lambda: self.epoch,
             draining=lambda: self._draining,
+            ordered=self._ordered,
             health_interval_ms=settings.health_interval_ms,
         )
         server = await self._network.serve(

@@ -34,8 +34,10 @@ class ControlService:
         *,
         epoch: Callable[[], int | None],
         draining: Callable[[], bool],
+        ordered: Callable[[], None],
         health_interval_ms: int,
     ) -> None:
+        """`ordered` is told of every order that counts."""
         self._broker_id = broker_id
         self._replicas = replicas
         self._metadata = metadata
@@ -43,6 +45,7 @@ class ControlService:
         self._disks = disks
         self._epoch = epoch
         self._draining = draining
+        self._ordered = ordered
         self._health_interval_ms = health_interval_ms
         self.controller_epoch = -1
 
@@ -90,6 +93,7 @@ class ControlService:
         problem = self._problem(request.header)
         if problem is not None:
             return pb.LeaderAndIsrResponse(error=error_code(problem.code), message=str(problem))
+        self._ordered()
         orders = [_order(each) for each in request.partitions]
         response = pb.LeaderAndIsrResponse()
         for partition, error in await self._replicas.obey(orders):

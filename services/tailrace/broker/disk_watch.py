@@ -12,8 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tailrace.broker.disks import Disk, DiskLimits, is_fatal, is_no_room
+from tailrace.broker.disks import Disk, DiskLimits, is_fatal
 from tailrace.clock import Clock
+from tailrace.errors import is_no_room
 from tailrace.log.files import Files
 from tailrace.log.manager import DataFolder, LogManager
 from tailrace.model import TopicPartition

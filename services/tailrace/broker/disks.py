@@ -16,6 +16,8 @@ import errno
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.errors import errno_of
+
 SLOW_PROBES: Final = 3
 
 # What says that the device is gone, not that one file or one call is bad.
@@ -29,7 +31,6 @@ _FATAL: Final = {
     errno.ESTALE,
     errno.ENOMEDIUM,
 }
-_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +138,4 @@ class Disk:
 
 def is_fatal(error: BaseException) -> bool:
     """Whether the disk itself is gone, as far as an error and what caused it say."""
-    return _errno_of(error) in _FATAL
-
-
-def is_no_room(error: BaseException) -> bool:
-    return _errno_of(error) in _NO_ROOM
-
-
-def _errno_of(error: BaseException) -> int | None:
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError) and found.errno is not None:
-            return found.errno
-        found = found.__cause__
-    return None
+    return errno_of(error) in _FATAL

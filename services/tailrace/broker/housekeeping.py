@@ -25,7 +25,7 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.upkeep import CleaningQueue, Pace, TrustedTime
 from tailrace.clock import Clock
-from tailrace.errors import DamagedLog, TailraceError
+from tailrace.errors import DamagedLog, InvariantViolation, TailraceError
 from tailrace.log.cleaning.cleanable import Dirtiness
 from tailrace.log.cleaning.compaction import (
     CompactionReport,
@@ -84,11 +84,19 @@ class Housekeeping:
     async def clean_forever(self) -> None:
         """Compact whichever log is due, one after the other."""
         while True:
-            hosted = await self._next_to_clean()
+            hosted: Hosted | None = None
+            try:
+                hosted = await self._next_to_clean()
+                if hosted is not None:
+                    await self.clean(hosted)
+            except InvariantViolation:
+                raise
+            except (OSError, TailraceError) as error:
+                # Of one log, or of its disk: the others are looked at after a rest.
+                self._say(f"compaction has to wait: {error}")
+                hosted = None
             if hosted is None:
                 await asyncio.sleep(self._settings.cleaner_backoff_ms / 1000)
-            else:
-                await self.clean(hosted)
 
     def now_ms(self) -> int | None:
         """The time that ages are judged by, None while the clock is not believed."""

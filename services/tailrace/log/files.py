@@ -20,6 +20,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from tailrace.errors import FolderLocked
@@ -247,7 +248,8 @@ class OsFiles:
             _lock_or_name_holder(fd, path)
             # For people, and for the message that the next one gets; the lock is the flock.
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BaseException:
             os.close(fd)
             raise

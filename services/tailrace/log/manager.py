@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import Final, TypeVar
@@ -28,6 +28,7 @@ from tailrace.errors import (
     InvariantViolation,
     StorageError,
     TailraceError,
+    is_no_room,
 )
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -98,6 +99,7 @@ class DataFolder:
         self._files = files
         self._mutex = Lock()
         self._lock: FolderLock | None = None
+        self._boot_id = ""
         self.path = path
         # Why the folder is not used any more; empty: it is.
         self.failure = ""
@@ -121,7 +123,8 @@ class DataFolder:
         self.recovery_points = self._load_offsets(RECOVERY_POINTS, report)
         self.log_starts = self._load_offsets(LOG_STARTS, report)
         self.cleaned = self._load_offsets(CLEANED, report)
-        if self.meta is not None and self.meta.boot_id != self._files.boot_id():
+        self._boot_id = self._files.boot_id()
+        if not self.is_boot_confirmed:
             report.same_boot = False
 
     def check(self, identity: Identity) -> None:
@@ -137,16 +140,29 @@ class DataFolder:
             )
 
     def claim(self, identity: Identity, report: ManagerReport) -> None:
-        """From here on the folder changes: take the marker away, note the boot."""
+        """From here on the folder changes: take the marker away, note whose it is."""
         if self.clean is not None:
             self._files.remove(f"{self.path}/{CLEAN_SHUTDOWN.file_name}")
             self._files.sync_folder(self.path)
         self._remove_deleted(report)
-        incarnation = identity.incarnation if self.meta is None else self.meta.incarnation
-        self.meta = MetaProperties(
-            identity.cluster_id, identity.broker_id, incarnation, self._files.boot_id()
-        )
-        self.store(META_PROPERTIES, self.meta)
+        if self.meta is None:
+            # One that is there keeps the boot that it names until `confirm_boot`: a crash before
+            # that must not make it look as if the machine had not gone down.
+            self.meta = MetaProperties(
+                identity.cluster_id, identity.broker_id, identity.incarnation, self._boot_id
+            )
+            self.store(META_PROPERTIES, self.meta)
+
+    @property
+    def is_boot_confirmed(self) -> bool:
+        return self.meta is None or self.meta.boot_id == self._boot_id
+
+    def confirm_boot(self) -> None:
+        """Note the boot that the folder is used under; durable on return."""
+        if self.meta is not None and not self.is_boot_confirmed:
+            meta = replace(self.meta, boot_id=self._boot_id)
+            self.store(META_PROPERTIES, meta)
+            self.meta = meta
 
     def partitions(self) -> list[TopicPartition]:
         found = (TopicPartition.parse(name) for name in self._files.list(self.path))
@@ -261,7 +277,8 @@ class DataFolder:
                 active.size,
             )
         self.checkpoint()
-        self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
+        if self.is_boot_confirmed:
+            self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
         self.release()
         if failures:
             raise StorageError(f"{self.path} was not closed cleanly: " + "; ".join(failures))
@@ -352,7 +369,10 @@ class LogManager:
         self._folder_of: dict[TopicPartition, DataFolder] = {}
 
     def open(self, *, now_ms: int) -> ManagerReport:
-        """Lock the folders and open every log in them; damaged ones are reported, not opened."""
+        """Lock the folders and open every log in them; damaged ones are reported, not opened.
+
+        A disk without room raises: make another manager and open it when there is some.
+        """
         report = ManagerReport()
         try:
             for folder in self.folders:
@@ -364,6 +384,8 @@ class LogManager:
             self._part_copies(report)
             for folder in self.healthy:
                 self._attempt(folder, report, lambda each: self._open_logs(each, report, now_ms))
+            if not report.tail_may_be_lost:
+                self.confirm_boot()
         except BaseException:
             for folder in self.folders:
                 folder.release()
@@ -420,6 +442,18 @@ class LogManager:
         self._files.sync_folder(folder.path)
         log, _ = self._open_log(folder, partition, now_ms)
         return log
+
+    def confirm_boot(self) -> None:
+        """The cluster knows what a boot before this one may have cost: from now on this one counts.
+
+        Until then every opening says that the tail may be lost.
+        """
+        for folder in self.healthy:
+            folder.confirm_boot()
+
+    @property
+    def is_boot_confirmed(self) -> bool:
+        return all(each.is_boot_confirmed for each in self.healthy)
 
     def holds(self, partition: TopicPartition) -> bool:
         """Whether there is a log, be it that it is damaged or could not be opened again."""
@@ -501,6 +535,9 @@ class LogManager:
         try:
             step(folder)
         except OSError as error:
+            if is_no_room(error):
+                # Nothing is wrong with what is there: it can be opened when there is room.
+                raise
             self.fail_folder(folder, str(error))
             folder.release()
             report.failed[folder.path] = folder.failure
@@ -606,9 +643,13 @@ class LogManager:
                 report.opened.append(self._open_log(folder, partition, now_ms)[1])
                 return
         except TailraceError as error:
+            if is_no_room(error):
+                raise
             report.damaged[partition] = self.damaged[partition] = error
             return
         except (OSError, ValueError) as error:
+            if is_no_room(error):
+                raise
             # Whatever it is, it is the trouble of this partition: the others go on.
             failure = StorageError(f"{partition} cannot be opened: {error}")
             failure.__cause__ = error

@@ -16,11 +16,12 @@ from tailrace.meta.keys import (
     encode,
 )
 from tailrace.meta.store import Put
+from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.wire import error_code, to_partition
 from tailrace.v1 import controller_pb2 as pb
 from tailrace.v1.common_pb2 import ClusterMetadata, Endpoint
-from unit.broker.trio import CLUSTER_ID, T0, Trio, simulate
+from unit.broker.trio import CLUSTER_ID, T0, Trio, batch, simulate
 
 
 async def play_controller(
@@ -209,3 +210,74 @@ async def test_a_checkpoint_that_fails_does_not_end_the_broker(trio: Trio) -> No
     await asyncio.sleep(3)
     assert trio.heard("checkpoints were not written")
     assert not (await trio.produce()).error
+
+
+async def come_back_on_a_full_disk(
+    trio: Trio, *, disk_bytes_max: int | None = None, power_loss: bool = False
+) -> None:
+    """Broker 2 dies, its disk fills up, it is started, and there is room again after a while."""
+    files = trio.files[2]
+    trio.processes[2].kill()
+    files.crash(power_loss=power_loss)
+    files.disk_bytes_max = files.used_bytes if disk_bytes_max is None else disk_bytes_max
+    process, broker = trio.make(2, checkpoint_interval_ms=1_000)
+    trio.brokers[2], trio.processes[2] = broker, process
+    starting = process.spawn("start", broker.start())
+    await asyncio.sleep(5)
+    files.disk_bytes_max = None
+    await starting
+    await trio.until(lambda: trio.brokers[2].epoch)
+
+
+@simulate
+async def test_f26_a_broker_starts_on_a_full_disk_when_there_is_room_at_the_latest(
+    trio: Trio,
+) -> None:
+    await trio.start(checkpoint_interval_ms=1_000, flush_interval_ms=3_000)
+    await trio.lead(0, 0, config={"segment.bytes": "1024"})
+    for _ in range(20):
+        await trio.produce()
+    for full, power_loss in ((1, False), (None, False), (1, True), (None, True)):
+        await come_back_on_a_full_disk(trio, disk_bytes_max=full, power_loss=power_loss)
+        assert trio.replicas(2).offline == {}
+        await trio.lead(0, 0, isr=(0, 1), config={"segment.bytes": "1024"}, to=(2,))
+        await trio.produce()
+        await trio.until(lambda: len({*trio.ends()}) == 1)
+    assert trio.heard("without room on disk")
+
+
+@simulate
+async def test_f26_no_moment_of_a_full_disk_ends_a_broker(trio: Trio) -> None:
+    """Appends, rolls, checkpoints, compaction, retention, new logs: all meet a full disk."""
+    config = {
+        "segment.bytes": "1024",
+        "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": "0.1",
+        "retention.bytes": "8192",
+    }
+    fast = {
+        "checkpoint_interval_ms": 300,
+        "flush_interval_ms": 700,
+        "retention_check_interval_ms": 400,
+        "cleaner_backoff_ms": 300,
+        "retention_clock_settle_ms": 100,
+        "disk_probe_interval_ms": 500,
+    }
+    await trio.start(**fast)
+    await trio.lead(0, 0, config=config)
+    for number in range(21):
+        for broker, files in trio.files.items():
+            files.disk_bytes_max = None
+            if (number + broker) % 3:
+                files.disk_bytes_max = files.used_bytes + 131 * (number % 7) * (number % 3)
+        stamp = TopicPartition("t", 1 + number)
+        await trio.lead(number % 3, 0, partition=stamp, config=config)
+        await trio.produce(batch(10, value=b"%d" % number), timeout_ms=300)
+        await trio.produce(partition=stamp, to=number % 3, timeout_ms=300)
+        if number % 10 == 9:
+            await trio.lead(number % 3, number, config=config)
+        await asyncio.sleep(0.2)
+    for files in trio.files.values():
+        files.disk_bytes_max = None
+    await asyncio.sleep(5)
+    assert [each.failure for each in trio.brokers.values()] == [None] * 3

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from tailrace.broker.disks import SLOW_PROBES, Disk, DiskLimits, is_fatal, is_no_room
-from tailrace.errors import StorageError
+from tailrace.broker.disks import SLOW_PROBES, Disk, DiskLimits, is_fatal
+from tailrace.errors import StorageError, is_no_room
 
 LIMITS = DiskLimits(min_free_bytes=1_000, slow_ms=100, recovery_ms=5_000)
 
