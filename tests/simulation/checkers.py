@@ -15,9 +15,10 @@ from collections.abc import Iterator
 
 from simulation.cluster import SimCluster
 from tailrace.broker.hosted import Hosted
+from tailrace.errors import CorruptBatch
 from tailrace.meta.keys import BrokerRegistration, PartitionState, decode
 from tailrace.model import BrokerId, TopicPartition
-from tailrace.record.header import BatchHeader
+from tailrace.record.header import BatchHeader, split, verify
 from tailrace.record.view import BatchView
 from tailrace.replication.partition import Role
 
@@ -180,7 +181,7 @@ class Witness:
         start = max(self._seen_to.get(place, 0), hosted.log.log_start)
         if start >= high_watermark:
             return
-        for header in hosted.log.headers(start):
+        for header in sound_headers(hosted, start):
             if header.next_offset > high_watermark:
                 break
             self.shown(partition, hosted.topic_id, header, to=f"{name} in epoch {epoch}")
@@ -230,6 +231,29 @@ def _check_retention(leader: Hosted) -> None:
         raise Violation(
             f"I1: {leader.partition} starts at {log.log_start} with {log.size_bytes} bytes left"
         )
+
+
+def sound_headers(hosted: Hosted, start: int) -> Iterator[BatchHeader]:
+    """The headers of batches up to the first one that rotted: nobody is shown what is bad."""
+    offset = start
+    while offset < hosted.log.log_end:
+        try:
+            data = hosted.log.read(offset, bytes_max=1 << 20)
+            found = list(split(data))
+            for position, header in found:
+                verify(data, position, header)
+        except CorruptBatch:
+            return
+        for _, header in found:
+            yield header
+            offset = header.next_offset
+
+
+def is_sound(hosted: Hosted) -> bool:
+    """Whether all of a log is as it was written."""
+    log = hosted.log
+    end = max((header.next_offset for header in sound_headers(hosted, log.log_start)), default=0)
+    return end == log.log_end or log.log_start == log.log_end
 
 
 def records_of(hosted: Hosted, *, start: int | None = None) -> Iterator[tuple[int, bytes]]:

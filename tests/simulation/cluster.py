@@ -109,6 +109,7 @@ class BrokerNode(Node):
             retention_check_interval_ms=1_000,
             retention_clock_settle_ms=2_000,
             cleaner_backoff_ms=1_000,
+            scrub_interval_ms=2_000,
         )
         clock = LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200))
         broker = Broker(

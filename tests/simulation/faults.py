@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulation.cluster import BrokerNode, CoordinatorNode, Node
 from simulation.fabric import Weather
@@ -19,6 +19,21 @@ from tailrace.replication.partition import Role
 CLIENTS = ["p0", "p1", "r0", "r1"]
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
+
+
+class Rot(NamedTuple):
+    """A byte that is not what was written."""
+
+    path: str
+    position: int
+    byte: int
+
+    def is_in(self, node: BrokerNode) -> bool:
+        """Whether it is still there, as far as can be told."""
+        files = node.files
+        if not files.exists(self.path) or files.size(self.path) <= self.position:
+            return False
+        return files.read(self.path)[self.position] == self.byte
 
 
 class Nemesis:
@@ -33,6 +48,8 @@ class Nemesis:
         self.rng = rng
         self._until_s = run.loop.time() + duration_s
         self._powerless: BrokerNode | None = None
+        # What the one that is not back yet has of bad bytes, which nobody may have noticed.
+        self.rotten: list[Rot] = []
 
     async def play(self) -> None:
         """Until the time is over; faults that are under way then end with the healing."""
@@ -82,6 +99,8 @@ class Nemesis:
         """Only when no other machine is on its way back from having lost its tail."""
         other = self._powerless
         if other is None or other is node or self._is_back(other):
+            if other is not node:
+                self.rotten = []
             self._powerless = node
             return True
         return False
@@ -92,6 +111,8 @@ class Nemesis:
             return False
         hosted = list(node.broker.replicas.hosted())
         if node.broker.replicas.offline or node.files.sync_fault_is_armed:
+            return False
+        if any(each.is_in(node) for each in self.rotten):
             return False
         for each in hosted:
             leaders = [
@@ -139,18 +160,19 @@ async def rot(nemesis: Nemesis) -> None:
         return
     node.kill()
     files = node.files
-    # In the last segments, which are scanned at the start: in older ones, where topics have some,
-    # damage is found only by whoever reads them.
     paths = [
         f"/data/{folder}/{name}"
         for folder in (files.list("/data") if files.exists("/data") else ())
         if files.is_folder(f"/data/{folder}")
-        for name in [each for each in files.list(f"/data/{folder}") if each.endswith(".log")][-1:]
+        for name in files.list(f"/data/{folder}")
+        if name.endswith(".log")
     ]
     sized = [path for path in paths if files.size(path)]
     if sized:
         path = nemesis.rng.choice(sized)
-        files.flip_bits(path, nemesis.rng.randrange(files.size(path)))
+        position = nemesis.rng.randrange(files.size(path))
+        files.flip_bits(path, position)
+        nemesis.rotten.append(Rot(path, position, files.read(path)[position]))
     await nemesis.last(0.0, 2.0)
     node.start()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from simulation.administering import Administrator
-from simulation.checkers import Violation, Witness
+from simulation.checkers import Violation, Witness, is_sound
 from simulation.cluster import SimCluster
 from simulation.compacted import CompactedWitness
 from simulation.loop import SimLoop
@@ -162,9 +162,7 @@ class Run:
             async with asyncio.timeout(SETTLE_S):
                 for writer in writers:
                     await writer
-                while True:
-                    if self._is_settled():
-                        return
+                while not (self._is_settled() and self._is_sound()):  # noqa: ASYNC110 - virtual.
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise Violation(
@@ -190,6 +188,15 @@ class Run:
         return all(
             self._is_partition_settled(TopicPartition(TOPIC, number), replicas)
             for number, replicas in self.cluster.assignment(TOPIC).items()
+        )
+
+    def _is_sound(self) -> bool:
+        """Whether no replica has anything that rotted: somebody has found and mended it."""
+        return all(
+            is_sound(hosted)
+            for node in self.cluster.brokers
+            if node.broker is not None and node.broker.replicas is not None
+            for hosted in node.broker.replicas.hosted()
         )
 
     def _is_partition_settled(self, partition: TopicPartition, replicas: tuple[int, ...]) -> bool:

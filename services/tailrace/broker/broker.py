@@ -24,6 +24,7 @@ from tailrace.broker.live import LiveSettings
 from tailrace.broker.quotas import Quotas, Rates
 from tailrace.broker.registration import RegisteredBroker
 from tailrace.broker.replicas import Replicas
+from tailrace.broker.scrubbing import Scrubber
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock
@@ -101,6 +102,7 @@ class Broker:
         self._confirming: asyncio.Task[None] | None = None
         self.replicas: Replicas | None = None
         self.housekeeping: Housekeeping | None = None
+        self.scrubber: Scrubber | None = None
         self.fetching: FetchService | None = None
         self.disks: DiskWatch | None = None
         self.metadata = MetadataService()
@@ -157,6 +159,14 @@ class Broker:
         )
         self._tasks.spawn("retention", housekeeping.expire_forever())
         self._tasks.spawn("compaction", housekeeping.clean_forever())
+        self.scrubber = scrubber = Scrubber(
+            self._settings,
+            replicas,
+            clock=self._clock,
+            blocking=self._blocking,
+            say=self._say,
+        )
+        self._tasks.spawn("scrubbing", scrubber.scrub_forever())
         return report
 
     async def _open_logs(self) -> tuple[LogManager, ManagerReport]:

@@ -21,6 +21,7 @@ from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.sluice import Sluice
 from tailrace.clock import Clock
 from tailrace.errors import (
+    DamagedLog,
     FencedEpoch,
     NotLeader,
     OffsetOutOfRange,
@@ -271,9 +272,11 @@ class _FetchStream:
             try:
                 size = await self._read(partition, reading, room, response)
             except (TailraceError, OSError) as error:
+                told = error if isinstance(error, TailraceError) else StorageError(str(error))
+                if isinstance(error, DamagedLog) and self._replicas.damaged(reading.hosted, error):
+                    told = NotLeader(f"{partition}: another leads soon: {error}")
                 # While it was read the client may have asked for another place, which is not meant.
                 if self._readings.get(partition) is reading:
-                    told = error if isinstance(error, TailraceError) else StorageError(str(error))
                     self._refuse(partition, told, reading.tag)
                 continue
             room -= size

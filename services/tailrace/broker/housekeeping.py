@@ -228,8 +228,7 @@ class Housekeeping:
         except (OSError, TailraceError) as error:
             cause = error
             failure = await self._blocking.run(lambda: fail_compaction(log, work, cause))
-            if isinstance(failure, DamagedLog) and _can_be_spared(hosted):
-                self._replicas.damaged(hosted, failure)
+            if isinstance(failure, DamagedLog) and self._replicas.damaged(hosted, failure):
                 return None
             wait_ms = self._queue.failed(partition, now_ms=self._clock.monotonic_ms())
             if failure is not None:
@@ -286,12 +285,6 @@ class Housekeeping:
 
     def _cleaned_to(self, hosted: Hosted) -> int:
         return int(self._manager.cleaned_to(hosted.partition))
-
-
-def _can_be_spared(hosted: Hosted) -> bool:
-    """Whether others are in sync, from whom a damaged replica can be mended."""
-    machine = hosted.machine
-    return machine.role is Role.FOLLOWER or len(machine.isr) > 1
 
 
 def _learn_ages(segments: list[Segment]) -> None:

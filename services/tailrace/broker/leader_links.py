@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -17,7 +16,15 @@ from tailrace.broker.hosted import Hosted
 from tailrace.broker.log_reads import LogReads, is_cold
 from tailrace.broker.throttle import Throttle
 from tailrace.clock import Clock
-from tailrace.errors import Diverged, InvalidRequest, TailraceError, UnknownTopic, Unreachable
+from tailrace.errors import (
+    DamagedLog,
+    Diverged,
+    InvalidRequest,
+    TailraceError,
+    UnknownTopic,
+    Unreachable,
+)
+from tailrace.log.log import PartitionLog
 from tailrace.log.segment import Slice
 from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from tailrace.replication.events import (
@@ -43,16 +50,35 @@ it, and under load a frame for each would cost as much as the frame that made it
 class _Push:
     """How far one partition was pushed to this follower."""
 
-    __slots__ = ("high_watermark", "is_warming", "log_start", "next_offset", "warm_to")
+    __slots__ = (
+        "began_at",
+        "high_watermark",
+        "is_damaged",
+        "is_doubted",
+        "is_warming",
+        "log_start",
+        "next_offset",
+        "warm_to",
+    )
 
     def __init__(self, next_offset: int) -> None:
-        self.next_offset = next_offset
+        self.began_at = self.next_offset = next_offset
         # What the follower was last told; -1 makes the first push go out even without data.
         self.high_watermark = -1
         self.log_start = -1
         # What lies below this offset was brought from the disk, if it was not in memory.
         self.warm_to = 0
         self.is_warming = False
+        # What comes next cannot be read, here: nothing is pushed until the follower asks anew.
+        self.is_damaged = False
+        # The follower does not take what comes next: it is verified, be it in memory.
+        self.is_doubted = False
+
+    def is_unsure(self, log: PartitionLog) -> bool:
+        """Whether what comes next has to be read, and verified, before it is sent."""
+        return self.next_offset < log.log_end and (
+            self.is_doubted or is_cold(log, self.next_offset)
+        )
 
 
 class FollowerSession:
@@ -68,9 +94,11 @@ class FollowerSession:
         frame_bytes: int,
         throttle: Throttle,
         reads: LogReads,
+        damaged: Callable[[Hosted, DamagedLog], object],
         clock: Clock,
     ) -> None:
         self._reads = reads
+        self._damaged = damaged
         self._tasks = Tasks(lambda _, __: link.close())
         self._throttle = throttle
         self._clock = clock
@@ -134,7 +162,12 @@ class FollowerSession:
 
     def allow(self, hosted: Hosted, effect: AllowFollower) -> None:
         """Push from this offset on, beginning now."""
-        self._pushes[hosted.partition] = _Push(effect.from_offset)
+        former = self._pushes.get(hosted.partition)
+        push = _Push(effect.from_offset)
+        if former is not None and former.began_at == effect.from_offset < former.next_offset:
+            # It was pushed from here before and took nothing of it: perhaps that is bad.
+            push.is_doubted = True
+        self._pushes[hosted.partition] = push
         hosted.followers[self] = None
         self.mark(hosted.partition)
 
@@ -257,10 +290,10 @@ class FollowerSession:
         self, partition: TopicPartition, room: int, *, first: bool
     ) -> tuple[pb.LeaderPartition | None, Slice | None]:
         hosted, state = self._hosted(partition), self._pushes.get(partition)
-        if hosted is None or state is None or hosted.machine.role is not Role.LEADER:
+        if hosted is None or state is None or state.is_damaged or not _leads(hosted):
             return None, None
         log, base_offset = hosted.log, state.next_offset
-        if state.is_warming or (base_offset >= state.warm_to and is_cold(log, base_offset)):
+        if state.is_warming or (base_offset >= state.warm_to and state.is_unsure(log)):
             self._warm(hosted, state)
             return None, None
         piece = None
@@ -308,12 +341,18 @@ class FollowerSession:
         # Where this fails, sending fails too and says so.
         state.warm_to = offset + 1
         # By its end something else may be pushed, from another place: then this was for nothing.
-        with suppress(TailraceError, OSError):
+        try:
             found = await self._reads.read(
-                log, offset, bytes_max=self._frame_bytes, up_to=log.log_end
+                log, offset, bytes_max=self._frame_bytes, up_to=log.log_end, verified=True
             )
             if found is not None:
                 state.warm_to = found.piece.next_offset
+        except DamagedLog as error:
+            # Nothing of it is pushed: the follower could only refuse it, again and again.
+            state.is_damaged = True
+            self._damaged(hosted, error)
+        except (TailraceError, OSError):
+            pass
         state.is_warming = False
         self.mark(hosted.partition)
 
@@ -371,6 +410,10 @@ class FollowerSession:
                     hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
                 )
         self._pushes.clear()
+
+
+def _leads(hosted: Hosted) -> bool:
+    return hosted.machine.role is Role.LEADER
 
 
 def cut_stalled(

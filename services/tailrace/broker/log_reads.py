@@ -6,6 +6,9 @@ would wait for that. So it is found and read by the blocking threads, a few at a
 (`fetch.cold.reads.max`), so that syncs find a thread too; who reads much waits in line for nobody
 but others who read much.
 
+What comes from the disk is verified before anybody gets it: bytes that rotted since they were
+written are damage (DamagedLog), and a follower or client that got them could do nothing with them.
+
 While a thread reads, the owner of the log may put a compacted segment in the place of the one that
 is read, or remove it. Then what was read is thrown away and it is read anew.
 """
@@ -15,9 +18,16 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from tailrace.errors import OffsetOutOfRange, StorageError
+from tailrace.errors import (
+    BatchFault,
+    CorruptBatch,
+    DamagedLog,
+    OffsetOutOfRange,
+    StorageError,
+)
 from tailrace.log.log import PartitionLog
 from tailrace.log.segment import Segment, Slice
+from tailrace.record.header import split, verify
 from tailrace.runtime import Blocking
 
 # What is further from the end of the log than this may not be in memory.
@@ -42,10 +52,13 @@ class LogReads:
         self.cold_reads = 0
 
     async def read(
-        self, log: PartitionLog, offset: int, *, bytes_max: int, up_to: int
+        self, log: PartitionLog, offset: int, *, bytes_max: int, up_to: int, verified: bool = False
     ) -> LogRead | None:
-        """What `log.locate` finds, and its bytes; None when there is nothing yet."""
-        if not is_cold(log, offset):
+        """What `log.locate` finds, and its bytes; None when there is nothing yet.
+
+        `verified`: as what comes from the disk is, also when it is in memory.
+        """
+        if not verified and not is_cold(log, offset):
             piece = log.locate(offset, bytes_max=bytes_max, up_to=up_to)
             return None if piece is None else _read(log.segment_at(offset), piece)
         for _ in range(TRIES_MAX):
@@ -60,10 +73,12 @@ class LogReads:
             limit = min(up_to, log.log_end)
             try:
                 found = await self._read_cold(segment, piece, offset, bytes_max, limit)
-            except OSError:
-                if log.segment_at(offset) is segment:
+            except (OSError, CorruptBatch) as error:
+                if log.segment_at(offset) is not segment:
+                    continue
+                if isinstance(error, OSError) or not log.is_open:
                     raise
-                continue
+                raise _damage(log, offset, error) from error
             if log.segment_at(offset) is segment:
                 return found
         raise StorageError(f"{log.partition}: offset {offset} moves faster than it can be read")
@@ -73,7 +88,11 @@ class LogReads:
     ) -> LogRead | None:
         def read() -> LogRead | None:
             found = piece or segment.find(offset, up_to=up_to, bytes_max=bytes_max, min_one=True)
-            return None if found is None else _read(segment, found)
+            if found is None:
+                return None
+            result = _read(segment, found)
+            _verify(result)
+            return result
 
         async with self._turns:
             self.cold_reads += 1
@@ -82,6 +101,24 @@ class LogReads:
 
 def _read(segment: Segment, piece: Slice) -> LogRead:
     return LogRead(piece, segment.read(piece.position, piece.size))
+
+
+def _verify(read: LogRead) -> None:
+    """CorruptBatch unless these are whole batches, one after the other, that cover the piece."""
+    expected = read.piece.base_offset
+    for position, header in split(read.data):
+        verify(read.data, position, header)
+        if header.base_offset != expected:
+            raise CorruptBatch(BatchFault.BAD_HEADER, f"offset {header.base_offset}")
+        expected = header.next_offset
+    if expected != read.piece.next_offset:
+        raise CorruptBatch(BatchFault.CUT_SHORT, f"it ends at {expected}")
+
+
+def _damage(log: PartitionLog, offset: int, error: CorruptBatch) -> DamagedLog:
+    return DamagedLog(
+        str(log.partition), offset=offset, recovery_point=log.recovery_point, detail=str(error)
+    )
 
 
 def is_cold(log: PartitionLog, offset: int) -> bool:

@@ -293,6 +293,7 @@ class Replicas:
             frame_bytes=self._settings.link_frame_bytes,
             throttle=self._throttle,
             reads=self._link_reads,
+            damaged=self.damaged,
             clock=self._clock,
         )
         former = self._sessions.get(session.broker_id)
@@ -345,11 +346,21 @@ class Replicas:
         removed, self._removed = self._removed, []
         return removed
 
-    def damaged(self, hosted: Hosted, error: DamagedLog) -> None:
-        """Durable records of a log turned out to be damaged: it is mended as at the start."""
+    def damaged(self, hosted: Hosted, error: DamagedLog) -> bool:
+        """Durable records of a log turned out to be damaged: it is mended as at the start.
+
+        Another leads then, and it follows. Where nobody else holds what is committed the rest of
+        the log goes on being served, and False comes back.
+        """
+        if self._hosted.get(hosted.partition) is not hosted or not hosted.log.is_open:
+            return True
+        if not _can_be_spared(hosted):
+            self._say(f"{error}; nobody else holds what is committed, so the rest is served on")
+            return False
         hosted.log.abandon(f"it is damaged: {error}")
         self._manager.damaged[hosted.partition] = error
         self._give_up(hosted, error)
+        return True
 
     def led(self) -> list[TopicPartition]:
         """The partitions that this broker leads, as far as it knows."""
@@ -697,6 +708,12 @@ class Replicas:
 
 def _leads(hosted: Hosted) -> bool:
     return hosted.machine.role is Role.LEADER
+
+
+def _can_be_spared(hosted: Hosted) -> bool:
+    """Whether others hold what is committed, from whom a damaged replica can be mended."""
+    machine = hosted.machine
+    return machine.role is not Role.LEADER or len(machine.isr) > 1 or bool(machine.elr)
 
 
 def _is_former(hosted: Hosted, order: ReplicaOrder) -> bool:

@@ -36,6 +36,9 @@ class BrokerSettings:
     cleaner_backoff_ms: int = 15_000
     # What a compaction reads and writes.
     cleaner_io_bytes_per_s: int = 64 * _MIB
+    # All that is durable is read to find rot, so often, no faster than that.
+    scrub_interval_ms: int = 24 * 60 * 60 * 1_000
+    scrub_io_bytes_per_s: int = 8 * _MIB
     # A wall clock that has jumped ahead, or was just met, is believed after so long.
     retention_clock_settle_ms: int = 600_000
     # Bytes of produce requests that wait for their replicas, over all connections and in one.

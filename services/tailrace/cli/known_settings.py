@@ -122,6 +122,18 @@ _BROKER: Final = (
         "what compaction reads and writes",
     ),
     Own(
+        "log.scrub.interval.ms",
+        "scrub_interval_ms",
+        Whole(1),
+        "how often all that is durable is read and verified",
+    ),
+    Own(
+        "log.scrub.io.max.bytes.per.second",
+        "scrub_io_bytes_per_s",
+        Whole(_KIB),
+        "how fast that is done at most",
+    ),
+    Own(
         "produce.bytes.max",
         "produce_bytes_max",
         Whole(_KIB),
