@@ -111,9 +111,7 @@ async def fetched(trio: Trio, broker: int) -> list[str]:
     wanted = broker_pb2.FetchPartition(
         partition=to_partition(T0), offset=0, bytes_max=400, leader_epoch=-1, last_epoch=-1
     )
-    await stream.send(
-        broker_pb2.FetchRequest(credit_bytes=1 << 20, max_wait_ms=100, partitions=[wanted])
-    )
+    await stream.send(broker_pb2.FetchRequest(credit_bytes=1 << 20, max_wait_ms=100, add=[wanted]))
     codes: list[str] = []
     async with asyncio.timeout(5):
         while not codes:
