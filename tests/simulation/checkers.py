@@ -37,6 +37,7 @@ class Witness:
         self._cluster = cluster
         # By the id of the topic too: one that is made anew begins anew.
         self._committed: dict[tuple[TopicPartition, str], dict[int, Mark]] = {}
+        self._controllers: dict[tuple[str, int], int] = {}
         self._seen_to: dict[tuple[str, int, int, TopicPartition, str], int] = {}
         self._acknowledged: dict[TopicPartition, dict[int, bytes]] = {}
         self._at: dict[bytes, tuple[TopicPartition, int]] = {}
@@ -101,6 +102,8 @@ class Witness:
             broker = node.broker
             if not node.is_up or broker is None or broker.replicas is None:
                 continue
+            if broker.control is not None:
+                self._look_at_the_controller(node.name, node.lives, broker.control.controller_epoch)
             for hosted in broker.replicas.hosted():
                 hosted.machine.check_invariants()
                 if hosted.machine.role is Role.LEADER:
@@ -173,6 +176,13 @@ class Witness:
             raise Violation(f"I1: {joined} joined the ISR of {key} without being registered")
         if new.controller_epoch < old.controller_epoch:
             raise Violation(f"I2: controller {new.controller_epoch} wrote {key} after its end")
+
+    def _look_at_the_controller(self, name: str, life: int, epoch: int) -> None:
+        """Whoever heard of a newer controller does not listen to an older one any more."""
+        known = self._controllers.get((name, life), -1)
+        if epoch < known:
+            raise Violation(f"I2: {name} listens to controller {epoch} after {known}")
+        self._controllers[name, life] = epoch
 
     def _look_at(self, name: str, life: int, hosted: Hosted) -> None:
         partition, epoch = hosted.partition, hosted.machine.leader_epoch

@@ -7,6 +7,7 @@ table of docs/testing.md; when the simulator draws other things, it tells the ne
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -20,15 +21,20 @@ from simulation.checkers import Violation
 from simulation.loop import Unhandled
 from simulation.scenario import Run
 from tailrace.broker import isr
+from tailrace.broker.control import ControlService
 from tailrace.broker.hosted import TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.logs import ReplicaLogs
 from tailrace.broker.replicas import Replicas
 from tailrace.client.fetch_plan import FetchPlan
+from tailrace.controller.ledger import Ledger
 from tailrace.controller.presence import Presence
 from tailrace.errors import InvariantViolation, StoreUnavailable
 from tailrace.log.manager import ManagerReport
 from tailrace.log.producers import ProducerStates
+from tailrace.meta.image import ClusterImage
+from tailrace.meta.keys import ROOT
+from tailrace.meta.store import WatchBatch
 from tailrace.model import Offset
 from tailrace.replication.events import Effect, IsrStored, TruncateLog
 from tailrace.replication.follower import FollowerState, Phase
@@ -121,6 +127,36 @@ def _go_by_the_name(patch: Patch) -> None:
     patch.setattr(FetchPlan, "_is_meant", lambda *_: True)
 
 
+def _listen_to_any_controller(patch: Patch) -> None:
+    def problem(self: ControlService, header: Any) -> Any:
+        self.controller_epoch = header.controller_epoch
+        return original(self, header)
+
+    original = ControlService._problem
+    patch.setattr(ControlService, "_problem", problem)
+
+
+def _go_on_after_a_gap(patch: Patch) -> None:
+    """What was compacted away is taken for nothing."""
+
+    def advance(self: ClusterImage, batch: WatchBatch) -> ClusterImage:
+        return original(self, batch._replace(compacted=False))
+
+    async def watch(self: Ledger) -> None:
+        while True:
+            try:
+                stream = self._store.watch(ROOT, from_revision=self.image.revision + 1)
+                async for batch in stream:
+                    self._advance(batch)
+            except StoreUnavailable:
+                pass
+            await asyncio.sleep(0.05)
+
+    original = ClusterImage.advance
+    patch.setattr(ClusterImage, "advance", advance)
+    patch.setattr(Ledger, "_watch", watch)
+
+
 MUTANTS: Final = (
     Mutant(
         "F1",
@@ -146,6 +182,18 @@ MUTANTS: Final = (
         _take_silence_for_yes,
         scenarios.f5_stale_leader_keeps_its_producers,
         config={"min.insync.replicas": "1"},
+    ),
+    Mutant(
+        "F6",
+        "a broker listens to an older controller again",
+        _listen_to_any_controller,
+        scenarios.f6_zombie_controller,
+    ),
+    Mutant(
+        "F20",
+        "changes that were compacted away are taken for none",
+        _go_on_after_a_gap,
+        scenarios.f20_history_is_compacted_away,
     ),
     Mutant(
         "F9",
@@ -185,14 +233,12 @@ MUTANTS: Final = (
         "a replica repairs what rotted while an ISR still counts on it",
         _mend_while_in_sync,
         scenarios.f15_bits_rot_on_a_follower,
-        seed=2,
     ),
     Mutant(
         "F16",
         "brokers are replaced although all leases ended at once",
         _believe_every_lease_that_ends,
         scenarios.f16_all_leases_are_revoked,
-        seed=5,
     ),
     Mutant(
         "F32",

@@ -103,6 +103,7 @@ class Broker:
         self.replicas: Replicas | None = None
         self.housekeeping: Housekeeping | None = None
         self.scrubber: Scrubber | None = None
+        self.control: ControlService | None = None
         self.fetching: FetchService | None = None
         self.disks: DiskWatch | None = None
         self.metadata = MetadataService()
@@ -358,7 +359,7 @@ class Broker:
         )
         offsets = OffsetService(replicas)
         replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
-        control = ControlService(
+        self.control = control = ControlService(
             settings.broker_id,
             replicas,
             self.metadata,

@@ -134,10 +134,10 @@ async def test_f15_a_client_gets_nothing_that_rotted(trio: Trio) -> None:
 @simulate
 async def test_f15_where_nobody_else_has_it_the_rest_is_served_on(trio: Trio) -> None:
     await written(trio)
-    await trio.lead(0, 1, isr=(0,), config={**SMALL, "min.insync.replicas": "1"})
     for broker in (1, 2):
         await trio.stop_broker(broker)
         del trio.brokers[broker]
+    await trio.lead(0, 1, isr=(0,), config={**SMALL, "min.insync.replicas": "1"})
     rot(trio, 0)
     await scrubber(trio, 0).scrub_all()
     assert await fetched(trio, 0) == ["DAMAGED_LOG"]
