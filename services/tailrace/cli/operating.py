@@ -257,6 +257,19 @@ def describe_broker(asking: Asking, broker: int) -> None:
     if about.cordoned:
         reason = safe(about.cordon_reason) or "no reason given"
         console.print(f"cordoned since {iso_time(about.cordoned_ms)}: {reason}")
+    if about.unfit:
+        console.print(f"leads nothing while others can: {safe(about.unfit)}", markup=False)
+    if about.disks:
+        disks = plain_table("folder", "replicas", "free", "of", "state")
+        for disk in about.disks:
+            disks.add_row(
+                safe(disk.path),
+                str(disk.replicas),
+                size(disk.free_bytes) if disk.free_bytes >= 0 else "-",
+                size(disk.total_bytes) if disk.total_bytes >= 0 else "-",
+                Text(safe(disk.trouble), style="bold red") if disk.trouble else Text("well"),
+            )
+        console.print(disks)
     table = plain_table("partition", "role", "size", "start", "end", "committed", "folder")
     for each, facts in replicas.items():
         table.add_row(

@@ -29,7 +29,7 @@ from tailrace.client.describing import (
     TopicDescription,
 )
 from tailrace.errors import InvalidConfig, TailraceError, TopicExists
-from tailrace.meta.keys import LeaderChange
+from tailrace.meta.keys import LeaderChange, SettingsChange
 
 COMPLETION_TIMEOUT_S: Final = 1.0
 
@@ -162,17 +162,21 @@ def describe_cluster(asking: Asking) -> None:
 
 
 def explain(asking: Asking, topic: str, partition: int) -> None:
-    async def ask(admin: AdminCore) -> tuple[TopicDescription, list[LeaderChange]]:
+    async def ask(
+        admin: AdminCore,
+    ) -> tuple[TopicDescription, list[LeaderChange], list[SettingsChange]]:
         changes = await admin.explain(topic, partition)
-        return await admin.describe_topic(topic), changes
+        settings = await admin.explain_settings(topic)
+        return await admin.describe_topic(topic), changes, settings
 
-    described, changes = asking.ask(ask)
+    described, changes, settings = asking.ask(ask)
     if asking.as_json:
         print_json(
             {
                 **described.partitions[partition].as_dict(),
                 "topic": topic,
                 "changes": [_change_dict(each) for each in changes],
+                "settings": [_settings_dict(each) for each in settings],
             }
         )
         return
@@ -182,6 +186,24 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
         print_change(console, change)
     if not changes:
         console.print("No change of its leader is recorded.")
+    for each in settings:
+        what = [f"{name}={value}" for name, value in each.set.items()]
+        what += [f"{name} back to its default" for name in each.unset]
+        console.print(
+            f"{iso_time(each.decided_ms)}  settings of the topic changed: {safe(', '.join(what))} "
+            f"(controller {each.controller_id})",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _settings_dict(change: SettingsChange) -> dict[str, Any]:
+    return {
+        "decided_ms": change.decided_ms,
+        "set": dict(change.set),
+        "unset": list(change.unset),
+        "controller_id": change.controller_id,
+    }
 
 
 def assignments(given: Iterable[str]) -> dict[str, str]:

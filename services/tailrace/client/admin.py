@@ -36,10 +36,16 @@ from tailrace.errors import (
     UnknownTopic,
     Unreachable,
 )
-from tailrace.meta.keys import LeaderChange
+from tailrace.meta.keys import LeaderChange, SettingsChange
 from tailrace.model import TopicPartition
 from tailrace.transport import methods
-from tailrace.transport.wire import error_of, from_change, from_partition, to_partition
+from tailrace.transport.wire import (
+    error_of,
+    from_change,
+    from_partition,
+    from_settings_change,
+    to_partition,
+)
 from tailrace.v1 import broker_pb2, controller_pb2
 
 EARLIEST: Final = "earliest"
@@ -151,6 +157,15 @@ class AdminCore(Operations):
         )
         response = await self._ask_controller(methods.CONTROLLER_EXPLAIN, request, call)
         return [from_change(each) for each in response.changes]
+
+    async def explain_settings(
+        self, topic: str, *, timeout_ms: int | None = None
+    ) -> list[SettingsChange]:
+        """The recorded changes of a topic's settings, newest first."""
+        call = await self._begin(timeout_ms)
+        request = controller_pb2.ExplainRequest(partition=to_partition(TopicPartition(topic, 0)))
+        response = await self._ask_controller(methods.CONTROLLER_EXPLAIN, request, call)
+        return [from_settings_change(each) for each in response.settings]
 
     async def fence_broker(
         self,

@@ -36,6 +36,16 @@ _PHASES: Final[dict[int, Phase]] = {
 }
 
 
+class FolderState(NamedTuple):
+    """A data folder and its disk; `trouble` is empty when it is well, bytes are -1 if unknown."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+    replicas: int
+    trouble: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
     """A broker as the controller knows it; `address` is empty when it is not registered."""
@@ -53,10 +63,15 @@ class BrokerState:
     replicas: int
     in_sync: int
     preferred: int
+    # Why it should lead nothing and gets no new replicas; empty: it may.
+    unfit: str = ""
+    # The disks of its data folders, as it told last.
+    disks: tuple[FolderState, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**plain, "disks": [each._asdict() for each in self.disks]}
 
 
 class Elected(NamedTuple):
@@ -381,6 +396,11 @@ def _broker_state(about: controller_pb2.BrokerDescription) -> BrokerState:
         replicas=about.replicas,
         in_sync=about.in_sync,
         preferred=about.preferred,
+        unfit=about.unfit,
+        disks=tuple(
+            FolderState(each.path, each.free_bytes, each.total_bytes, each.replicas, each.trouble)
+            for each in about.folders
+        ),
     )
 
 

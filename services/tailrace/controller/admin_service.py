@@ -148,7 +148,13 @@ class AdminService:
     async def describe_brokers(self, _: pb.DescribeBrokersRequest) -> pb.DescribeBrokersResponse:
         async def describe(reign: Reign) -> pb.DescribeBrokersResponse:
             image = await reign.reconciler.look()
-            return pb.DescribeBrokersResponse(brokers=_brokers(image))
+            brokers = _brokers(image)
+            for each in brokers:
+                if each.live:
+                    unfit, folders = reign.reconciler.health_of(BrokerId(each.broker_id))
+                    each.unfit = unfit
+                    each.folders.extend(folders)
+            return pb.DescribeBrokersResponse(brokers=brokers)
 
         return await self._answer(pb.DescribeBrokersResponse, "describing brokers", describe)
 

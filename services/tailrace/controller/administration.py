@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from tailrace.config import ClientConfig, live_configs
 from tailrace.controller.capacity import placed
@@ -29,6 +30,7 @@ from tailrace.meta.keys import (
     DEFAULT_CONFIG,
     ConfigRecord,
     Cordon,
+    SettingsChange,
     broker_config_key,
     client_config_key,
     cordon_key,
@@ -40,11 +42,16 @@ from tailrace.meta.keys import (
 from tailrace.meta.store import Delete, ModifiedAt, Operation, Put
 from tailrace.model import BrokerId
 
+# That a topic remembers, for `explain`.
+SETTINGS_CHANGES_MAX: Final = 10
 
-def change_config(image: ClusterImage, event: ConfigRequested, facts: Facts) -> Decision:
+
+def change_config(
+    image: ClusterImage, event: ConfigRequested, facts: Facts, *, now_ms: int
+) -> Decision:
     """Settings of a topic, a broker or a client; InvalidConfig when they cannot be."""
     if event.kind is ConfigKind.TOPIC:
-        return _change_topic(image, event, facts)
+        return _change_topic(image, event, facts, now_ms)
     stored = _stored_config(image, event.kind, event.name)
     old = {} if stored is None else stored.record.settings
     new = _merged(old, event)
@@ -150,7 +157,9 @@ def existing_topic(image: ClusterImage, name: str) -> StoredTopic:
     return topic
 
 
-def _change_topic(image: ClusterImage, event: ConfigRequested, facts: Facts) -> Decision:
+def _change_topic(
+    image: ClusterImage, event: ConfigRequested, facts: Facts, now_ms: int
+) -> Decision:
     topic = existing_topic(image, event.name)
     new = _merged(topic.record.config, event)
     smallest = min(len(replicas) for replicas in topic.record.assignment.values())
@@ -160,7 +169,14 @@ def _change_topic(image: ClusterImage, event: ConfigRequested, facts: Facts) -> 
     syncs_first = TopicRules.of(new, replicas=smallest).syncs_first
     was_so = TopicRules.of(topic.record.config, replicas=smallest).syncs_first
     syncing = syncs_first and (topic.record.syncing or not was_so)
-    record = replace(topic.record, config=new, syncing=syncing)
+    change = SettingsChange(
+        decided_ms=now_ms,
+        set=dict(sorted(event.changed.items())),
+        unset=tuple(sorted(event.unset)),
+        controller_id=facts.term.controller_id,
+    )
+    changes = (change, *topic.record.changes)[:SETTINGS_CHANGES_MAX]
+    record = replace(topic.record, config=new, syncing=syncing, changes=changes)
     transaction = Transaction(
         what=f"settings of topic {event.name}",
         guards=(

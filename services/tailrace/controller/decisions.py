@@ -93,7 +93,7 @@ def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> D
 def _administer(image: ClusterImage, event: AdminEvent, facts: Facts, now_ms: int) -> Decision:
     match event:
         case ConfigRequested():
-            return change_config(image, event, facts)
+            return change_config(image, event, facts, now_ms=now_ms)
         case PartitionsRequested():
             return add_partitions(image, event, facts)
         case CordonRequested():

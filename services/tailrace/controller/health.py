@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.controller.facts import Term
@@ -25,6 +25,8 @@ from tailrace.transport.methods import CONTROL_HEALTH
 from tailrace.transport.rpc import Channel, Network, Probe, Stream
 from tailrace.transport.wire import OrderHeader, error_of, from_partition, to_order_header
 from tailrace.v1 import control_pb2 as pb
+
+FolderHealth: TypeAlias = pb.FolderHealth
 
 _HealthStream = Stream[pb.HealthRequest, pb.HealthResponse]
 
@@ -75,6 +77,8 @@ class HealthWatch(Generic[Id, Live]):
         self._on_draining = on_draining
         self._on_offline: Callable[[Live, TopicPartition, TailraceError], None] | None = on_offline
         self._on_fitness = on_fitness
+        # What each said last of its data folders.
+        self.folders: dict[Id, tuple[FolderHealth, ...]] = {}
         self._what = what
         self._watched: dict[Id, tuple[int, asyncio.Task[None]]] = {}
 
@@ -140,6 +144,7 @@ class HealthWatch(Generic[Id, Live]):
                 backoff.reset()
                 if message.draining:
                     self._on_draining(broker, live.epoch)
+                self.folders[broker] = tuple(message.folders)
                 self._on_fitness(broker, message.unfit)
                 for each in message.offline:
                     error = error_of(each.error, each.message)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple
@@ -36,7 +36,7 @@ from tailrace.controller.facts import (
     Transaction,
 )
 from tailrace.controller.failures import Failures
-from tailrace.controller.health import Answer, HealthWatch
+from tailrace.controller.health import Answer, FolderHealth, HealthWatch
 from tailrace.controller.ledger import Ledger, incarnation_key
 from tailrace.controller.orders import Orders, Reports
 from tailrace.controller.presence import Presence
@@ -160,6 +160,10 @@ class Reconciler:
     def trouble(self) -> str:
         """What is wrong with the store; empty: nothing that is known of."""
         return self._ledger.trouble
+
+    def health_of(self, broker: BrokerId) -> tuple[str, Sequence[FolderHealth]]:
+        """Why a broker is unfit (empty: it is not), and its folders, as it told last."""
+        return self._presence.unfit.get(broker, ""), self._health.folders.get(broker, ())
 
     @property
     def registrations(self) -> dict[BrokerId, LiveBroker]:

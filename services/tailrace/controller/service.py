@@ -25,7 +25,13 @@ from tailrace.errors import (
 from tailrace.model import BrokerId, TopicId
 from tailrace.transport import methods
 from tailrace.transport.rpc import Handler, Method
-from tailrace.transport.wire import code_of, from_partition, to_change, to_partition
+from tailrace.transport.wire import (
+    code_of,
+    from_partition,
+    to_change,
+    to_partition,
+    to_settings_change,
+)
 from tailrace.v1 import controller_pb2 as pb
 
 # Topics of the cluster's own are made on purpose only.
@@ -133,8 +139,14 @@ class ControllerService:
 
     async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
         async def explain(reign: Reign) -> pb.ExplainResponse:
-            history = await reign.reconciler.explain(from_partition(request.partition))
-            return pb.ExplainResponse(changes=[to_change(each) for each in history.changes])
+            partition = from_partition(request.partition)
+            history = await reign.reconciler.explain(partition)
+            topic = reign.reconciler.image.topics.get(partition.topic)
+            settings = () if topic is None else topic.record.changes
+            return pb.ExplainResponse(
+                changes=[to_change(each) for each in history.changes],
+                settings=[to_settings_change(each) for each in settings],
+            )
 
         return await self._answer(pb.ExplainResponse, "explaining a partition", explain)
 

@@ -181,17 +181,29 @@ class BrokerRegistration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChange:
+    """What was changed of a topic's settings, and when (wall time): what `explain` shows."""
+
+    decided_ms: int
+    set: Mapping[str, str]
+    unset: tuple[str, ...] = ()
+    controller_id: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """A topic: its id, the replicas of each partition, settings that differ from the defaults.
 
     `syncing`: `flush=ack` was asked for when there were records, and not everybody who is in sync
     has said that what it had is on its disk: until then a power loss may take some of it.
+    `changes`: the last ones of the settings, newest first.
     """
 
     topic_id: TopicId
     assignment: Mapping[int, tuple[BrokerId, ...]]
     config: Mapping[str, str]
     syncing: bool = False
+    changes: tuple[SettingsChange, ...] = ()
 
     def __post_init__(self) -> None:
         if sorted(self.assignment) != list(range(len(self.assignment))):
@@ -468,6 +480,16 @@ def _write_topic(value: Value) -> dict[str, object]:
         "config": dict(sorted(topic.config.items())),
         # Most topics have nothing to say of these.
         **({"syncing": True} if topic.syncing else {}),
+        **({"changes": [*map(_write_settings_change, topic.changes)]} if topic.changes else {}),
+    }
+
+
+def _write_settings_change(change: SettingsChange) -> dict[str, object]:
+    return {
+        "decided_ms": change.decided_ms,
+        "set": dict(sorted(change.set.items())),
+        "unset": list(change.unset),
+        "controller_id": change.controller_id,
     }
 
 
@@ -520,6 +542,15 @@ def _read_topic(fields: Fields) -> TopicRecord:
         assignment=fields.assignment("assignment"),
         config=fields.settings("config"),
         syncing=fields.has("syncing") and fields.flag("syncing"),
+        changes=tuple(
+            SettingsChange(
+                decided_ms=each.integer("decided_ms"),
+                set=each.settings("set"),
+                unset=each.texts("unset"),
+                controller_id=each.integer("controller_id"),
+            )
+            for each in (fields.objects("changes") if fields.has("changes") else ())
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from tailrace.meta.keys import (
     ControllerRecord,
     CoordinatorRegistration,
     LeaderChange,
+    SettingsChange,
 )
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition, topic_name_problem
 from tailrace.transport.addresses import join_address
@@ -240,6 +241,24 @@ def from_change(message: controller_pb2.LeaderChange) -> LeaderChange:
         controller_id=message.controller_id,
         controller_epoch=message.controller_epoch,
         loss=message.loss,
+    )
+
+
+def to_settings_change(change: SettingsChange) -> controller_pb2.SettingsChange:
+    return controller_pb2.SettingsChange(
+        decided_ms=change.decided_ms,
+        set=change.set,
+        unset=change.unset,
+        controller_id=change.controller_id,
+    )
+
+
+def from_settings_change(message: controller_pb2.SettingsChange) -> SettingsChange:
+    return SettingsChange(
+        decided_ms=message.decided_ms,
+        set=dict(sorted(message.set.items())),
+        unset=tuple(message.unset),
+        controller_id=message.controller_id,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from tailrace.cli import operating
-from tailrace.client.operations import BrokerState, Elected, LeaderChoice
+from tailrace.client.operations import BrokerState, Elected, FolderState, LeaderChoice
 from tailrace.errors import ElectionNotNeeded, InvalidRequest, LeaderNotAvailable
 from tailrace.model import TopicPartition
 from unit.cli.answers import Answers
@@ -30,6 +30,11 @@ BROKER = BrokerState(
     replicas=3,
     in_sync=2,
     preferred=1,
+    unfit="/b is full",
+    disks=(
+        FolderState("/a", 10 << 30, 20 << 30, 2, ""),
+        FolderState("/b", -1, -1, 1, "full: 5 bytes are free"),
+    ),
 )
 
 
@@ -73,8 +78,12 @@ def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "cordoned since 2026-11-16T" in out
     assert "2.0 KiB" in out
+    assert "leads nothing while others can: /b is full" in out
+    assert "10.0 GiB" in out
+    assert "5 bytes are free" in out
     operating.describe_broker(Answers([answer], as_json=True), 2)
     (said,) = lines(capsys)
+    assert said["disks"][1]["trouble"] == "full: 5 bytes are free"
     assert said["folders"]["/data"][0]["log_end"] == 9
     operating.cordon(Answers([None]), 2, cordon=False, reason="")
     assert capsys.readouterr().out == "broker 2 is not cordoned\n"

@@ -18,7 +18,7 @@ from tailrace.client.describing import (
     TopicDescription,
 )
 from tailrace.errors import InvalidConfig, TopicExists
-from tailrace.meta.keys import LeaderChange
+from tailrace.meta.keys import LeaderChange, SettingsChange
 from tailrace.model import BrokerId, LeaderEpoch
 
 T = TypeVar("T")
@@ -54,6 +54,9 @@ def partition(number: int, *, leader: int = 1, health: tuple[Health, ...] = ()) 
     )
 
 
+SET = SettingsChange(
+    decided_ms=1_794_830_400_123, set={"flush": "ack"}, unset=("retention.ms",), controller_id=7
+)
 ORDERS = TopicDescription(
     topic="orders",
     topic_id="0f",
@@ -206,19 +209,21 @@ def test_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    topics.explain(answered((ORDERS, [CHANGE])), "orders", 1)
+    topics.explain(answered((ORDERS, [CHANGE], [SET])), "orders", 1)
     said = capsys.readouterr().out
     assert said.startswith("orders-1 has no leader in epoch 4; in sync: 1, 2; offline")
     assert "2026-11-16T12:00:00.123Z  leader 1 → none  epoch 4" in said
     assert "decided     23 ms after it was noticed, by controller 7 in epoch 3" in said
     assert "loss        records from 10 on" in said
-    topics.explain(answered((ORDERS, [])), "orders", 0)
+    assert "settings of the topic changed: flush=ack, retention.ms back to its default" in said
+    topics.explain(answered((ORDERS, [], [])), "orders", 0)
     assert capsys.readouterr().out.endswith("No change of its leader is recorded.\n")
 
 
 def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    topics.explain(answered((ORDERS, [CHANGE]), as_json=True), "orders", 0)
+    topics.explain(answered((ORDERS, [CHANGE], [SET]), as_json=True), "orders", 0)
     said = json.loads(capsys.readouterr().out)
+    assert said["settings"][0]["set"] == {"flush": "ack"}
     assert said["changes"][0]["candidates"] == ["1: in sync, not registered"]
     assert said["leader"] == 1
 

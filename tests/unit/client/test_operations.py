@@ -79,6 +79,9 @@ def test_settings_are_changed_and_shown() -> None:
         }
         assert await admin.describe_configs("topics", "t") == {"t": {"retention.ms": "5000"}}
         assert await admin.alter_config("topics", "t", unset=["retention.ms"]) == {}
+        back, first = await admin.explain_settings("t")
+        assert (first.set, first.unset) == ({"retention.ms": "5000"}, ())
+        assert (back.set, back.unset) == ({}, ("retention.ms",))
         await admin.alter_config("clients", "default", {"request_rate": "9"})
         assert await admin.describe_configs("clients") == {"default": {"request_rate": "9"}}
         broker = world.cluster.brokers[1].broker
@@ -134,6 +137,8 @@ def test_a_broker_is_emptied_and_nothing_is_lost() -> None:
 
         await world.until(is_done)
         states = {each.broker_id: each for each in await admin.describe_brokers()}
+        assert [disk.path for disk in states[1].disks] == ["/data"]
+        assert states[1].as_dict()["disks"][0]["trouble"] == states[1].unfit == ""
         assert (states[0].replicas, states[0].cordoned) == (0, True)
         assert [each.offset for each in (await admin.list_offsets("t")).values()] == before
 

@@ -75,6 +75,9 @@ def test_settings_of_a_topic_are_set_and_unset() -> None:
     assert record.config == {"flush": "ack", "retention.ms": "5000"}
     # There may be records that are on no disk yet.
     assert record.syncing
+    (change,) = record.changes
+    assert (change.decided_ms, change.controller_id) == (NOW_MS, 9)
+    assert (change.set, change.unset) == ({"flush": "ack", "retention.ms": "5000"}, ())
     topic = old.topics["t"]
     new = replace(old, topics={"t": topic._replace(record=record)})
     assert decided(new, event).transactions == ()
