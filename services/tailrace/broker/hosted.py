@@ -22,7 +22,7 @@ from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
-from tailrace.replication.partition import PartitionReplica
+from tailrace.replication.partition import PartitionReplica, Role
 
 if TYPE_CHECKING:
     import asyncio
@@ -142,6 +142,20 @@ class Hosted:
         # Ordered, so that a simulation tells them in the same order each time.
         self.followers: dict[Follower, None] = {}
         self.fetchers: dict[Fetcher, None] = {}
+
+    @property
+    def leads(self) -> bool:
+        return self.machine.role is Role.LEADER
+
+    @property
+    def can_be_spared(self) -> bool:
+        """Whether others hold what is committed, from whom a damaged replica can be mended."""
+        return not self.leads or len(self.machine.isr) > 1 or bool(self.machine.elr)
+
+    def is_newer_than(self, order: ReplicaOrder) -> bool:
+        """Whether an order is for a topic that had this name before the one that is here."""
+        is_another = self.topic_id != order.topic_id
+        return is_another and order.state.revision < self.machine.revision
 
     def mark_followers(self) -> None:
         for follower in self.followers:

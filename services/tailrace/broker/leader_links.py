@@ -34,7 +34,6 @@ from tailrace.replication.events import (
     RefuseFollower,
     TellDiverged,
 )
-from tailrace.replication.partition import Role
 from tailrace.runtime import Tasks
 from tailrace.transport.rpc import Link
 from tailrace.transport.wire import error_code, from_partition, to_partition
@@ -290,7 +289,7 @@ class FollowerSession:
         self, partition: TopicPartition, room: int, *, first: bool
     ) -> tuple[pb.LeaderPartition | None, Slice | None]:
         hosted, state = self._hosted(partition), self._pushes.get(partition)
-        if hosted is None or state is None or state.is_damaged or not _leads(hosted):
+        if hosted is None or state is None or state.is_damaged or not hosted.leads:
             return None, None
         log, base_offset = hosted.log, state.next_offset
         if state.is_warming or (base_offset >= state.warm_to and state.is_unsure(log)):
@@ -410,10 +409,6 @@ class FollowerSession:
                     hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
                 )
         self._pushes.clear()
-
-
-def _leads(hosted: Hosted) -> bool:
-    return hosted.machine.role is Role.LEADER
 
 
 def cut_stalled(

@@ -55,12 +55,7 @@ from tailrace.log.admission import BatchResult
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
-from tailrace.model import (
-    BrokerId,
-    Offset,
-    TopicPartition,
-    settled_count,
-)
+from tailrace.model import BrokerId, Offset, TopicPartition, settled_count
 from tailrace.replication.events import (
     AdvanceLogStart,
     AllowFollower,
@@ -87,7 +82,7 @@ from tailrace.replication.events import (
     TruncateLog,
 )
 from tailrace.replication.leader import ReplicaSettings
-from tailrace.replication.partition import PartitionReplica, Role
+from tailrace.replication.partition import PartitionReplica
 from tailrace.runtime import Blocking, Tasks
 from tailrace.transport.rpc import Link, Links
 from tailrace.v1 import replica_pb2 as pb
@@ -347,15 +342,14 @@ class Replicas:
         return removed
 
     def damaged(self, hosted: Hosted, error: DamagedLog) -> bool:
-        """Durable records of a log turned out to be damaged: it is mended as at the start.
+        """Durable records turned out to be damaged: another leads, and the log is mended from it.
 
-        Another leads then, and it follows. Where nobody else holds what is committed the rest of
-        the log goes on being served, and False comes back.
+        False: nobody else holds what is committed, so the rest goes on being served.
         """
         if self._hosted.get(hosted.partition) is not hosted or not hosted.log.is_open:
             return True
-        if not _can_be_spared(hosted):
-            self._say(f"{error}; nobody else holds what is committed, so the rest is served on")
+        if not hosted.can_be_spared:
+            self._say(f"{error}; nobody else holds what is committed: the rest is served on")
             return False
         hosted.log.abandon(f"it is damaged: {error}")
         self._manager.damaged[hosted.partition] = error
@@ -364,13 +358,12 @@ class Replicas:
 
     def led(self) -> list[TopicPartition]:
         """The partitions that this broker leads, as far as it knows."""
-        return [each.partition for each in self._hosted.values() if _leads(each)]
+        return [each.partition for each in self._hosted.values() if each.leads]
 
     def stop_leading(self) -> None:
         """The broker ends: clients of what it leads are sent away; leaders are followed on."""
-        for hosted in list(self._hosted.values()):
-            if _leads(hosted):
-                self._handle(hosted, Stopped())
+        for hosted in [each for each in self._hosted.values() if each.leads]:
+            self._handle(hosted, Stopped())
 
     def stop_serving(self) -> None:
         """The broker ends: nobody waits any longer."""
@@ -397,8 +390,8 @@ class Replicas:
                 # A follower says how far it is: let that be on disk before it is what counts.
                 await asyncio.wait([hosted.flushing], timeout=FLUSH_WAIT_MS / 1000)
             return hosted
-        if hosted is not None and _is_former(hosted, order):
-            # It was under way while its topic was deleted and made anew: that must not go for it.
+        if hosted is not None and hosted.is_newer_than(order):
+            # It was under way while its topic was made anew: that must not go for it.
             raise UnknownTopicId(
                 f"{order.partition}: {order.topic_id} is a former topic, {hosted.topic_id} is here"
             )
@@ -430,9 +423,8 @@ class Replicas:
 
     def _sync_what_is_there(self, hosted: Hosted) -> None:
         """`flush=ack` begins: until all that the log has is on disk, the order is not obeyed."""
-        log = hosted.log
-        if log.recovery_point < log.log_end:
-            hosted.sync_to = log.log_end
+        if hosted.log.recovery_point < hosted.log.log_end:
+            hosted.sync_to = hosted.log.log_end
             self._sync(hosted)
 
     def _live_changed(self) -> None:
@@ -704,19 +696,3 @@ class Replicas:
             self._give_up(hosted, self.disk_error(hosted, failure))
         finally:
             hosted.flushing = None
-
-
-def _leads(hosted: Hosted) -> bool:
-    return hosted.machine.role is Role.LEADER
-
-
-def _can_be_spared(hosted: Hosted) -> bool:
-    """Whether others hold what is committed, from whom a damaged replica can be mended."""
-    machine = hosted.machine
-    return machine.role is not Role.LEADER or len(machine.isr) > 1 or bool(machine.elr)
-
-
-def _is_former(hosted: Hosted, order: ReplicaOrder) -> bool:
-    """Whether an order is for a topic that had this name before the one that is here."""
-    is_another = hosted.topic_id != order.topic_id
-    return is_another and order.state.revision < hosted.machine.revision

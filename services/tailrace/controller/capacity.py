@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
     away: Mapping[BrokerId, str]
 
     @property
-    def count(self) -> int:
+    def brokers_count(self) -> int:
         return len(self.fit) + len(self.unfit) + len(self.away)
 
     @property
@@ -68,7 +68,7 @@ def placed(
 ) -> Placed:
     """Partitions from `first` on, each with so many replicas; InvalidTopic: there are too few."""
     found = candidates(image, facts)
-    if replication_factor > found.count:
+    if replication_factor > found.brokers_count:
         raise InvalidTopic(_too_few(found, replication_factor, image))
     best, *others = [placement_order(tier) for tier in found]
     assignment = place(

@@ -152,7 +152,7 @@ def _new_topic(
 ) -> tuple[TopicRecord, tuple[str, ...]]:
     """The record, and what whoever asked should know about it."""
     found = candidates(image, facts)
-    default = max(1, min(event.default_replication_factor, found.count))
+    default = max(1, min(event.default_replication_factor, found.brokers_count))
     replication_factor = event.replication_factor or default
     check_topic(
         event.name,

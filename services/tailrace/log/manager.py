@@ -146,8 +146,7 @@ class DataFolder:
             self._files.sync_folder(self.path)
         self._remove_deleted(report)
         if self.meta is None:
-            # One that is there keeps the boot that it names until `confirm_boot`: a crash before
-            # that must not make it look as if the machine had not gone down.
+            # One that is there names its boot until `confirm_boot`: a crash before hides nothing.
             self.meta = MetaProperties(
                 identity.cluster_id, identity.broker_id, identity.incarnation, self._boot_id
             )
@@ -444,10 +443,7 @@ class LogManager:
         return log
 
     def confirm_boot(self) -> None:
-        """The cluster knows what a boot before this one may have cost: from now on this one counts.
-
-        Until then every opening says that the tail may be lost.
-        """
+        """The cluster knows what the last boot may have cost; until then each opening says it."""
         for folder in self.healthy:
             folder.confirm_boot()
 
@@ -536,7 +532,6 @@ class LogManager:
             step(folder)
         except OSError as error:
             if is_no_room(error):
-                # Nothing is wrong with what is there: it can be opened when there is room.
                 raise
             self.fail_folder(folder, str(error))
             folder.release()
@@ -642,17 +637,13 @@ class LogManager:
             if self._has_metadata(folder, partition):
                 report.opened.append(self._open_log(folder, partition, now_ms)[1])
                 return
-        except TailraceError as error:
-            if is_no_room(error):
-                raise
-            report.damaged[partition] = self.damaged[partition] = error
-            return
-        except (OSError, ValueError) as error:
+        except (TailraceError, OSError, ValueError) as error:
             if is_no_room(error):
                 raise
             # Whatever it is, it is the trouble of this partition: the others go on.
-            failure = StorageError(f"{partition} cannot be opened: {error}")
-            failure.__cause__ = error
+            other = StorageError(f"{partition} cannot be opened: {error}")
+            other.__cause__ = error
+            failure = error if isinstance(error, TailraceError) else other
             report.damaged[partition] = self.damaged[partition] = failure
             return
         # Its creation was interrupted before anyone could know of it.

@@ -18,7 +18,6 @@ from tailrace.errors import (
     InvariantViolation,
     LogClosed,
     StorageError,
-    is_no_room,
 )
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -141,41 +140,6 @@ def test_after_a_power_loss_the_tail_may_be_gone(disk: SimFiles) -> None:
     assert values(manager.logs[ORDERS]) == expected(ORDERS)
     there = values(manager.logs[BILLS])
     assert there == expected(BILLS)[: len(there)]
-
-
-def test_a_lost_tail_is_told_until_it_is_known(disk: SimFiles) -> None:
-    """A process that dies, or stops in order, before anybody heard of it, took nothing back."""
-    filled(disk)
-    disk.crash(power_loss=True)
-    manager, report = opened(disk)
-    assert report.tail_may_be_lost
-    disk.crash(power_loss=False)
-    manager, report = opened(disk)
-    assert report.tail_may_be_lost
-    manager.close()
-    manager, report = opened(disk)
-    assert report.tail_may_be_lost
-    assert not manager.is_boot_confirmed
-    manager.confirm_boot()
-    assert manager.is_boot_confirmed
-    disk.crash(power_loss=False)
-    manager, report = opened(disk)
-    assert not report.tail_may_be_lost
-    manager.close()
-    assert opened(disk)[1].clean
-
-
-def test_a_full_disk_is_no_damage_and_no_failure(disk: SimFiles) -> None:
-    filled(disk)
-    disk.crash(power_loss=True)
-    disk.disk_bytes_max = disk.used_bytes
-    with pytest.raises(OSError, match="No space left") as caught:
-        opened(disk)
-    assert is_no_room(caught.value)
-    disk.disk_bytes_max = None
-    report = opened(disk)[1]
-    assert (report.failed, report.damaged) == ({}, {})
-    assert report.tail_may_be_lost
 
 
 def test_a_power_loss_after_a_clean_close_loses_nothing(disk: SimFiles) -> None:
