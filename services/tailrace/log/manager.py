@@ -368,10 +368,7 @@ class LogManager:
         self._folder_of: dict[TopicPartition, DataFolder] = {}
 
     def open(self, *, now_ms: int) -> ManagerReport:
-        """Lock the folders and open every log in them; damaged ones are reported, not opened.
-
-        A disk without room raises: make another manager and open it when there is some.
-        """
+        """Open every log; damaged ones are reported. Without room: try with another manager."""
         report = ManagerReport()
         try:
             for folder in self.folders:
