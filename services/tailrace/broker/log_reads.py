@@ -70,16 +70,17 @@ class LogReads:
                 piece = log.locate(offset, bytes_max=bytes_max, up_to=up_to)
             else:
                 piece = None
-            limit = min(up_to, log.log_end)
+            limit, generation = min(up_to, log.log_end), log.generation
             try:
                 found = await self._read_cold(segment, piece, offset, bytes_max, limit)
             except (OSError, CorruptBatch) as error:
-                if log.segment_at(offset) is not segment:
+                if log.segment_at(offset) is not segment or log.generation != generation:
+                    # It was replaced, or cut: what was read was something else.
                     continue
                 if isinstance(error, OSError) or not log.is_open:
                     raise
                 raise _damage(log, offset, error) from error
-            if log.segment_at(offset) is segment:
+            if log.segment_at(offset) is segment and log.generation == generation:
                 return found
         raise StorageError(f"{log.partition}: offset {offset} moves faster than it can be read")
 

@@ -6,6 +6,8 @@ soon as there are more, its partitions get more replicas, by the same machinery 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tailrace.controller.capacity import candidates
 from tailrace.controller.facts import Facts, Transaction
 from tailrace.controller.placement import placement_order
@@ -18,29 +20,40 @@ from tailrace.model import INTERNAL_TOPICS, BrokerId, TopicPartition
 def growth_transactions(
     image: ClusterImage, facts: Facts, *, now_ms: int
 ) -> tuple[Transaction, ...]:
-    """Reassignments that add what is missing and takes nothing away; those under way are left."""
+    """Reassignments that add what is missing and take nothing away; those under way are left."""
+    small = [
+        each
+        for each in _internal(image)
+        if len(image.replicas(each)) < facts.default_replication_factor
+        and each not in image.reassignments
+    ]
+    if not small:
+        return ()
     moves: dict[TopicPartition, Reassignment] = {}
     order = placement_order(candidates(image, facts).fit)
-    for name in INTERNAL_TOPICS:
-        topic = image.topics.get(name)
-        if topic is None or name in image.deletions:
-            continue
-        for number, replicas in topic.record.assignment.items():
-            partition = TopicPartition(name, number)
-            added = _missing(order, number, replicas, facts.default_replication_factor)
-            if added and partition not in image.reassignments:
-                moves[partition] = Reassignment(
-                    topic_id=topic.record.topic_id,
-                    original=replicas,
-                    target=(*replicas, *added),
-                    started_ms=now_ms,
-                )
+    for partition in small:
+        replicas = image.replicas(partition)
+        wanted = facts.default_replication_factor - len(replicas)
+        added = _others(order, partition.partition, replicas)[:wanted]
+        if added:
+            moves[partition] = Reassignment(
+                topic_id=image.topics[partition.topic].record.topic_id,
+                original=replicas,
+                target=(*replicas, *added),
+                started_ms=now_ms,
+            )
     return tuple(key_transactions(image, moves, facts))
 
 
-def _missing(
-    order: list[BrokerId], partition: int, replicas: tuple[BrokerId, ...], wanted: int
+def _internal(image: ClusterImage) -> Iterator[TopicPartition]:
+    for name in INTERNAL_TOPICS:
+        topic = image.topics.get(name)
+        if topic is not None and name not in image.deletions:
+            yield from (TopicPartition(name, number) for number in topic.record.assignment)
+
+
+def _others(
+    order: list[BrokerId], partition: int, replicas: tuple[BrokerId, ...]
 ) -> list[BrokerId]:
     ring = [order[(partition + j) % len(order)] for j in range(len(order))]
-    others = [each for each in ring if each not in replicas]
-    return others[: max(0, wanted - len(replicas))]
+    return [each for each in ring if each not in replicas]

@@ -14,7 +14,7 @@ from simulation.storage import SimFiles
 from tailrace.broker import log_reads
 from tailrace.broker.log_reads import TRIES_MAX, LogReads, is_cold
 from tailrace.config import LogConfig
-from tailrace.errors import OffsetOutOfRange, StorageError
+from tailrace.errors import DamagedLog, OffsetOutOfRange, StorageError
 from tailrace.log.log import PartitionLog
 from tailrace.record.view import BatchView
 
@@ -139,3 +139,30 @@ async def test_it_is_not_tried_for_ever(log: PartitionLog) -> None:
     with pytest.raises(StorageError, match="moves faster"):
         await read(reads, log, 0)
     assert reads.cold_reads == TRIES_MAX
+
+
+async def test_what_rotted_is_damage_and_what_was_cut_meanwhile_is_not(log: PartitionLog) -> None:
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    end = log.log_end
+    # While it is read, the log loses its end and grows anew.
+    changes = [
+        lambda: log.truncate_to(end - 4, now_ms=1),
+        lambda: append(log, keyed(("other", "x" * 90))),
+    ]
+
+    def change() -> None:
+        for each in changes:
+            each()
+        changes.clear()
+
+    blocking.before = change
+    found = await reads.read(log, end - 4, bytes_max=500, up_to=end, verified=True)
+    assert found is not None
+    assert BatchView(found.data).records()
+    segment = log.segments[1]
+    files = log.storage.files
+    assert isinstance(files, SimFiles)
+    files.flip_bits(segment.path, segment.size // 2)
+    with pytest.raises(DamagedLog):
+        await reads.read(log, segment.base_offset, bytes_max=2_000, up_to=end)
