@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from threading import Lock
 from typing import Final, TypeVar
@@ -52,6 +52,7 @@ from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
+from tailrace.log.report import ManagerReport as ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.swap import segment_bases
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
@@ -72,24 +73,6 @@ class Identity:
     cluster_id: str
     broker_id: BrokerId
     incarnation: str
-
-
-@dataclass(slots=True)
-class ManagerReport:
-    """How the folders were found."""
-
-    clean: bool = True
-    same_boot: bool = True
-    opened: list[OpenReport] = field(default_factory=list)
-    damaged: dict[TopicPartition, TailraceError] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    # By path: folders that could not be opened, and why.
-    failed: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def tail_may_be_lost(self) -> bool:
-        """The machine went down under us: what was not synced may be gone."""
-        return not self.clean and not self.same_boot
 
 
 class DataFolder:
