@@ -26,7 +26,8 @@ from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import DamagedLog
 from tailrace.log.files import OsFile, OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import Identity, LogManager
+from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.record.codec import Compression

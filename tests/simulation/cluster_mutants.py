@@ -30,8 +30,8 @@ from tailrace.client.fetch_plan import FetchPlan
 from tailrace.controller.ledger import Ledger
 from tailrace.controller.presence import Presence
 from tailrace.errors import InvariantViolation, StoreUnavailable
-from tailrace.log.manager import ManagerReport
 from tailrace.log.producers import ProducerStates
+from tailrace.log.report import ManagerReport
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import ROOT
 from tailrace.meta.store import WatchBatch

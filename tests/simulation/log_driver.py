@@ -16,7 +16,8 @@ from simulation.log_requests import STEP_MS
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import UNLIMITED, CleanupPolicy, FolderConfig, LogConfig, TimestampType
 from tailrace.errors import StorageError
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import Identity, LogManager
+from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 
 STEPS_MIN: Final = 25

@@ -12,7 +12,8 @@ from typing import Final
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import Identity, LogManager
+from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.codec import Compression

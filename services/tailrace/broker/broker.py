@@ -36,7 +36,8 @@ from tailrace.errors import (
     is_no_room,
 )
 from tailrace.log.files import Files
-from tailrace.log.manager import DataFolder, Identity, LogManager, ManagerReport
+from tailrace.log.manager import DataFolder, Identity, LogManager
+from tailrace.log.report import ManagerReport
 from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,

@@ -16,7 +16,7 @@ from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock, SystemClock
 from tailrace.log.disk_faults import FaultsFile, FaultyFiles
 from tailrace.log.files import Files, OsFiles
-from tailrace.log.manager import ManagerReport
+from tailrace.log.report import ManagerReport
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.process import until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking

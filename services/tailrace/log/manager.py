@@ -52,7 +52,7 @@ from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
-from tailrace.log.report import ManagerReport as ManagerReport
+from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.swap import segment_bases
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition

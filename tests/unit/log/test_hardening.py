@@ -25,8 +25,9 @@ from tailrace.log.cleaning.compaction import compact
 from tailrace.log.files import OsFiles
 from tailrace.log.flushing import SYNC_FAILED_FILE
 from tailrace.log.log import TimedOffset
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import Identity, LogManager
 from tailrace.log.producers import ProducerStates
+from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.log.snapshots import snapshot_offsets
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition

@@ -31,7 +31,8 @@ from tailrace.log.checkpoints import (
 )
 from tailrace.log.disk_faults import DiskFaults, Fault, FaultKind, FaultyFiles
 from tailrace.log.files import Files, OsFiles
-from tailrace.log.manager import Identity, LogManager, ManagerReport
+from tailrace.log.manager import Identity, LogManager
+from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 
