@@ -1,7 +1,8 @@
 """What Spark reads from Tailrace, beside what its own connector reads from Kafka.
 
 Real processes, all on this machine, in one run: three brokers of each, a topic of three partitions
-with three replicas, the same rows in both, written by Spark itself. Measured in turns: a batch read
+with three replicas, as many rows of the same size in both, in batches of 256 KiB, written by each
+one's own producer. Measured in turns: a batch read
 and an AvailableNow read of all columns into nothing (`noop`), a micro-batch of one row, and a
 trigger that finds nothing. Then the memory of the Python workers while they read partitions of
 1 GB, which Kafka's connector has no counterpart to.
@@ -29,16 +30,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from bench.peers.kafka import running_kafka
+from bench.peers.kafka import produce, running_kafka
 from integration.cluster_harness import start, stop
 from integration.spark_harness import ROOT, local_session
-from tailrace import Admin
+from tailrace import Admin, Producer
 
 PARTITIONS = 3
 BATCH_BYTES = 256 << 10
+FILL_BYTES = 20_000_000
 MEMORY = Path("/dev/shm")
 CONNECTOR = ROOT / "build" / "peers" / "spark-kafka"
 CONNECTOR_POM = ROOT / "tests" / "bench" / "peers" / "spark-kafka.pom.xml"
@@ -69,12 +71,23 @@ class Side:
         return spark.readStream.format(self.format).options(**options).load()
 
     def write(self, rows: DataFrame, topic: str) -> None:
-        more = {"topic": topic}
+        options = self.options(topic=topic)
+        rows.write.format(self.format).options(**options).mode("append").save()
+
+    def fill(self, topic: str, partitions: int, records: int, size: int) -> None:
+        """A topic with so many records."""
         if self.format == "kafka":
-            # Batches as large as the other side has them.
-            more |= {"kafka.batch.size": str(BATCH_BYTES), "kafka.linger.ms": "20"}
-            more |= {"kafka.acks": "all", "kafka.buffer.memory": str(64 << 20)}
-        rows.write.format(self.format).options(**self.options(**more)).mode("append").save()
+            produce(self.bootstrap, topic, records, size, BATCH_BYTES)
+            return
+        with Admin(self.bootstrap) as admin:
+            admin.create_topic(topic, partitions=partitions)
+        rows = FILL_BYTES // size
+        table = pa.table({"value": pa.array([b"x" * size] * rows, pa.binary())})
+        with Producer(self.bootstrap, batch_size=BATCH_BYTES) as producer:
+            for number in range(0, records, rows):
+                part = table.slice(0, min(rows, records - number))
+                place = number // rows % partitions
+                producer.send_batch(topic, part, partition=place).result(120)
 
 
 def main() -> int:
@@ -126,25 +139,12 @@ def connector() -> list[Path]:
     return sorted(CONNECTOR.glob("*.jar"))
 
 
-def rows_of(spark: SparkSession, records: int, size: int) -> DataFrame:
-    """Rows whose values have so many bytes, spread over the partitions by number."""
-    text = F.rpad(F.col("id").cast("string"), size, "x")
-    return spark.range(0, records, 1, PARTITIONS).select(
-        text.cast("binary").alias("value"),
-        (F.col("id") % PARTITIONS).cast("int").alias("partition"),
-    )
-
-
 def measure_reads(
     spark: SparkSession, sides: list[Side], folder: Path, size: int, records: int, rounds: int
 ) -> None:
     topic = f"bench-{size}"
     for side in sides:
-        create(side, topic, PARTITIONS)
-        began = time.perf_counter()
-        side.write(rows_of(spark, records, size), topic)
-        rate = records / (time.perf_counter() - began)
-        report("write", side=side.name, bytes=size, rows_per_s=round(rate))
+        side.fill(topic, PARTITIONS, records, size)
         assert side.read(spark, topic).count() == records
     took: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds):
@@ -177,15 +177,16 @@ def measure_reads(
 def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path) -> None:
     """Milliseconds of a micro-batch with one row, and of a trigger that finds nothing."""
     figures: dict[str, list[float]] = {"one row": [], "nothing": []}
+    one = spark.range(1).selectExpr("cast(id as string) as value")
     for side in sides:
-        create(side, "bench-empty", PARTITIONS)
+        side.fill("bench-empty", PARTITIONS, 1, 10)
         query = side.stream(spark, "bench-empty").writeStream.format("noop")
         query = query.option("checkpointLocation", str(folder / f"{side.name}-empty"))
         running = query.trigger(processingTime="0 seconds").start()
         busy: list[float] = []
         idle: list[float] = []
         for number in range(TRIGGERS + 3):
-            side.write(rows_of(spark, 1, 10), "bench-empty")
+            side.write(one, "bench-empty")
             running.processAllAvailable()
             time.sleep(0.3)
             for progress in running.recentProgress[-20:]:
@@ -203,11 +204,7 @@ def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path) -> No
 
 def measure_memory(spark: SparkSession, side: Side, gigabytes: int) -> None:
     """What Python workers hold while two of them read partitions of 1 GB."""
-    create(side, "bench-large", gigabytes)
-    records = gigabytes * GIGABYTE // 1024
-    text = F.rpad(F.col("id").cast("string"), 1024, "x").cast("binary").alias("value")
-    place = (F.col("id") % gigabytes).cast("int").alias("partition")
-    side.write(spark.range(0, records, 1, 2 * gigabytes).select(text, place), "bench-large")
+    side.fill("bench-large", gigabytes, gigabytes * GIGABYTE // 1024, 1024)
     with watched() as peaks:
         side.read(spark, "bench-large").write.format("noop").mode("overwrite").save()
     report(
@@ -251,13 +248,6 @@ def _worker_memory() -> Iterator[tuple[int, int]]:
         for line in status.splitlines():
             if line.startswith("VmRSS:"):
                 yield int(folder.name), int(line.split()[1])
-
-
-def create(side: Side, topic: str, partitions: int) -> None:
-    """Kafka makes topics as they are written to, with the partitions that its brokers have set."""
-    if side.format == "tailrace":
-        with Admin(side.bootstrap) as admin:
-            admin.create_topic(topic, partitions=partitions)
 
 
 def report(what: str, **figures: Any) -> None:

@@ -55,6 +55,14 @@ def running_kafka(folder: Path) -> Iterator[Kafka]:
         yield Kafka(",".join(f"127.0.0.1:{port}" for port in brokers), pids)
 
 
+def produce(servers: str, topic: str, records: int, size: int, batch_bytes: int) -> None:
+    """So many records of so many bytes, by Kafka's own tool; the topic is made by the way."""
+    props = [f"bootstrap.servers={servers}", "acks=all", f"batch.size={batch_bytes}", "linger.ms=5"]
+    sizes = ["--num-records", str(records), "--record-size", str(size), "--throughput", "-1"]
+    tool = "org.apache.kafka.tools.ProducerPerformance"
+    _java(tool, "--topic", topic, *sizes, "--producer-props", *props)
+
+
 def fetch_jars() -> None:
     if not JARS.exists():
         maven = shutil.which("mvn")
