@@ -149,29 +149,35 @@ def measure_reads(
     took: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds):
         for side in sides:
-            began = time.perf_counter()
-            side.read(spark, topic).write.format("noop").mode("overwrite").save()
-            took.setdefault((side.name, "batch"), []).append(time.perf_counter() - began)
-            checkpoint = folder / f"{side.name}-{size}-{number}"
-            began = time.perf_counter()
-            query = side.stream(spark, topic).writeStream.format("noop")
-            query = query.option("checkpointLocation", str(checkpoint))
-            assert query.trigger(availableNow=True).start().awaitTermination(600)
-            took.setdefault((side.name, "AvailableNow"), []).append(time.perf_counter() - began)
-    for (name, kind), seconds in took.items():
-        rates = sorted(records / each for each in seconds)
-        report(
-            "read",
-            side=name,
-            kind=kind,
-            bytes=size,
-            rows_per_s=round(median(rates)),
-            worst=round(rates[0]),
-            best=round(rates[-1]),
-        )
-    for kind in ("batch", "AvailableNow") if len(sides) > 1 else ():
-        ours, theirs = (median(took[side.name, kind]) for side in sides)
-        report("ratio", kind=kind, bytes=size, times=round(theirs / ours, 2))
+            for kind, read in (("batch", read_batch), ("AvailableNow", read_stream)):
+                seconds = read(spark, side, topic, folder / f"{side.name}-{size}-{number}")
+                took.setdefault((side.name, kind), []).append(seconds)
+                rate = round(records / seconds)
+                report("read", side=side.name, kind=kind, bytes=size, rows_per_s=rate)
+    for kind in ("batch", "AvailableNow"):
+        for side in sides:
+            rates = sorted(round(records / each) for each in took[side.name, kind])
+            figures = {"rows_per_s": median(rates), "worst": rates[0], "best": rates[-1]}
+            report("median", side=side.name, kind=kind, bytes=size, **figures)
+        if len(sides) > 1:
+            ours, theirs = (median(took[side.name, kind]) for side in sides)
+            report("ratio", kind=kind, bytes=size, times=round(theirs / ours, 2))
+
+
+def read_batch(spark: SparkSession, side: Side, topic: str, _: Path) -> float:
+    """Seconds of a batch read into nothing."""
+    began = time.perf_counter()
+    side.read(spark, topic).write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def read_stream(spark: SparkSession, side: Side, topic: str, checkpoint: Path) -> float:
+    """Seconds of a streaming query from its start until all is read."""
+    query = side.stream(spark, topic).writeStream.format("noop")
+    query = query.option("checkpointLocation", str(checkpoint))
+    began = time.perf_counter()
+    assert query.trigger(availableNow=True).start().awaitTermination(600)
+    return time.perf_counter() - began
 
 
 def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path) -> None:
