@@ -7,6 +7,7 @@ what is down: no broker, no controller, or the metadata store behind it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -240,16 +241,11 @@ class AdminCore(Operations):
                 by_leader.setdefault(leader, []).append(query)
             else:
                 problem = Unreachable(f"{partition} has no leader: it is offline")
-        for leader, asked in by_leader.items():
-            try:
-                response = await self._call(
-                    self._metadata.picture.brokers[leader],
-                    methods.BROKER_LIST_OFFSETS,
-                    broker_pb2.ListOffsetsRequest(queries=asked),
-                    call,
-                )
-            except TailraceError as error:
-                problem = error
+        asking = [self._ask_leader(leader, asked, call) for leader, asked in by_leader.items()]
+        # All at once: who follows a topic asks again and again, and would wait for one by one.
+        for response in await asyncio.gather(*asking):
+            if isinstance(response, TailraceError):
+                problem = response
                 continue
             for each in response.offsets:
                 error_found = error_of(each.error, each.message)
@@ -266,6 +262,16 @@ class AdminCore(Operations):
                 )
         if problem is not None:
             raise problem
+
+    async def _ask_leader(
+        self, leader: int, asked: list[broker_pb2.OffsetQuery], call: Call
+    ) -> broker_pb2.ListOffsetsResponse | TailraceError:
+        address = self._metadata.picture.brokers[leader]
+        request = broker_pb2.ListOffsetsRequest(queries=asked)
+        try:
+            return await self._call(address, methods.BROKER_LIST_OFFSETS, request, call)
+        except TailraceError as error:
+            return error
 
     # Groups.
 
