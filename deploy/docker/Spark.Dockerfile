@@ -3,25 +3,23 @@
 ARG BASE_IMAGE=eclipse-temurin:17-jre
 FROM ${BASE_IMAGE} AS build
 WORKDIR /src
-COPY deploy/docker/build-requirements.txt ./
-RUN python3 -m venv /opt/build \
- && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r build-requirements.txt
+COPY deploy/docker/spark-requirements.txt deploy/docker/build-requirements.txt ./
+RUN python3 -m venv /opt/python \
+ && /opt/python/bin/pip install --disable-pip-version-check --require-hashes -r spark-requirements.txt \
+ && python3 -m venv /opt/build \
+ && /opt/build/bin/pip install --disable-pip-version-check --require-hashes -r build-requirements.txt
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY services services
 COPY operators operators
 COPY spark-jobs spark-jobs
-RUN /opt/build/bin/python -m hatchling build -t wheel -d /tmp/wheel
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /tmp/wheel \
+ && /opt/python/bin/pip install --disable-pip-version-check --no-deps /tmp/wheel/*.whl \
+ && /opt/python/bin/pip uninstall -y -q pip setuptools
 
 FROM ${BASE_IMAGE}
-COPY deploy/docker/spark-requirements.txt /tmp/
-COPY --from=build /tmp/wheel /tmp/wheel
-RUN python3 -m venv /opt/python \
- && /opt/python/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /tmp/spark-requirements.txt \
- && /opt/python/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /tmp/wheel/*.whl \
- && /opt/python/bin/pip uninstall -y -q pip setuptools \
- && ln -s /opt/python/lib/python3*/site-packages/pyspark /opt/spark \
- && rm -rf /tmp/wheel /tmp/spark-requirements.txt \
+COPY --from=build /opt/python /opt/python
+RUN ln -s /opt/python/lib/python3*/site-packages/pyspark /opt/spark \
  && useradd --uid 10001 --gid 0 --home-dir /work --create-home tailrace && chmod g+w /work
 COPY spark-jobs/jobs /opt/tailrace/jobs
 COPY --chmod=755 deploy/docker/spark-entrypoint.sh /opt/entrypoint.sh
