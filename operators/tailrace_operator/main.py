@@ -134,6 +134,9 @@ def _broken(name: str, error: BaseException) -> None:
 def main() -> None:
     """Run until SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    # Each watch and each probe would have its line: what the operator does would drown in them.
+    for name in ("kopf", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     asyncio.run(
         kopf.operator(
             standalone=True,

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tailrace.aio import Consumer, Producer, RecordMetadata, TailraceError, TopicPartition
+from tailrace.aio import Admin, Consumer, Producer, RecordMetadata, TailraceError, TopicPartition
 
 REPORT = Path("/tmp/report.json")
 STOP = Path("/tmp/stop")
@@ -39,6 +39,7 @@ class Load:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self.interval_s = 1 / rate
         self.stopped = False
+        self.who: dict[str, int] = {}
         self.sent = 0
         self.open = 0
         self.acked: dict[int, tuple[int, int]] = {}
@@ -51,10 +52,11 @@ class Load:
     async def run(self) -> dict[str, Any]:
         async with asyncio.TaskGroup() as tasks:
             reporting = tasks.create_task(self.report())
+            asking = tasks.create_task(self.ask())
             members = [tasks.create_task(self.consume(number)) for number in range(MEMBERS)]
             await self.produce()
             await self.until(lambda: self.seen.keys() >= self.acked.keys())
-            for each in [reporting, *members]:
+            for each in [reporting, asking, *members]:
                 each.cancel()
         return await self.verdict()
 
@@ -116,6 +118,24 @@ class Load:
             # Its next poll goes on from where it is, or from what is committed: others may repeat.
             self.problems.append(f"commit of {member}: {type(error).__name__}: {error}")
 
+    async def ask(self) -> None:
+        """Who leads, controls and coordinates: so that a test knows whom to kill."""
+        async with Admin(self.bootstrap, request_timeout_ms=2_000) as admin:
+            while True:
+                try:
+                    topic = await admin.describe_topic(self.topic)
+                    cluster = await admin.describe_cluster()
+                    group = await admin.describe_group(self.group)
+                except TailraceError:
+                    self.who = {}
+                else:
+                    self.who = {
+                        "leader": topic.partitions[0].leader,
+                        "controller": cluster.controller_id,
+                        "coordinator": group.coordinator_id,
+                    }
+                await asyncio.sleep(1)
+
     async def report(self) -> None:
         while True:
             self.tell()
@@ -137,6 +157,7 @@ class Load:
             "consumed": len(self.seen),
             "repeated": sum(count - 1 for count in self.seen.values()),
             "waits": [[round(at, 3), round(ms, 1)] for at, ms in longest],
+            "who": self.who,
             "problems": [*self.failed[:PROBLEMS_SHOWN], *self.problems[-PROBLEMS_SHOWN:]],
         }
 

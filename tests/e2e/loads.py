@@ -47,6 +47,15 @@ class Load:
     def report(self) -> Any:
         return json.loads(self.kube.kubectl("exec", self.name, "--", "cat", "/tmp/report.json"))
 
+    def who(self, role: str) -> int:
+        """Which broker leads partition 0, which controller is active, which coordinator is ours."""
+
+        def asked() -> int | None:
+            found = self.report()["who"].get(role, -1)
+            return found + 1 if found >= 0 else None
+
+        return until(f"it is known who is {role}", asked, 60) - 1
+
     def go_on(self, records: int = WARM, timeout_s: float = 120) -> None:
         """Wait until so many more were acknowledged: the cluster takes writes."""
         wanted = self.report()["acked"] + records

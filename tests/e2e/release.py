@@ -130,12 +130,6 @@ class Release:
     def leader(self, topic: str, partition: int = 0) -> int:
         return int(self.topic(topic)["partitions"][partition]["leader"])
 
-    def controller(self) -> int:
-        return int(self.tailrace("cluster", "describe", "--json")["controller_id"])
-
-    def coordinator(self, group: str) -> int:
-        return int(self.tailrace("groups", "describe", group, "--json")["coordinator_id"])
-
     def make_topic(self, name: str, *, partitions: int = 6) -> Object:
         """By a Topic resource, as users do."""
         self.kube.apply(topic_resource(name, cluster=self.name, partitions=partitions))

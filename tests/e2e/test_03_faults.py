@@ -31,14 +31,14 @@ def load(release: Release) -> Load:
 @pytest.mark.parametrize("how", [(), FORCE], ids=["in-order", "by-force"])
 def test_the_leader_is_deleted(release: Release, load: Load, how: tuple[str, ...]) -> None:
     with pause_told(load, f"leader deleted {'by force' if how else 'in order'}"):
-        release.delete_pod(release.pod("broker", release.leader(LOAD)), *how)
+        release.delete_pod(release.pod("broker", load.who("leader")), *how)
     release.whole()
 
 
 @pytest.mark.parametrize("how", [(), FORCE], ids=["in-order", "by-force"])
 def test_the_controller_is_deleted(release: Release, load: Load, how: tuple[str, ...]) -> None:
     with pause_told(load, f"controller deleted {'by force' if how else 'in order'}"):
-        release.delete_pod(release.pod("controller", release.controller()), *how)
+        release.delete_pod(release.pod("controller", load.who("controller")), *how)
     release.whole()
 
 
@@ -46,7 +46,7 @@ def test_the_controller_is_deleted(release: Release, load: Load, how: tuple[str,
 def test_the_coordinator_is_deleted(release: Release, load: Load, how: tuple[str, ...]) -> None:
     before = load.report()["consumed"]
     with pause_told(load, f"coordinator deleted {'by force' if how else 'in order'}"):
-        release.delete_pod(release.pod("coordinator", release.coordinator(f"{LOAD}-readers")), *how)
+        release.delete_pod(release.pod("coordinator", load.who("coordinator")), *how)
     until("the group goes on", lambda: load.report()["consumed"] > before + 500, 120)
     release.whole()
 
@@ -58,7 +58,7 @@ def test_etcd_is_deleted(release: Release, load: Load) -> None:
 
 
 def test_f23_a_volume_is_deleted_with_its_pod(release: Release, load: Load) -> None:
-    pod = release.pod("broker", release.leader(LOAD))
+    pod = release.pod("broker", load.who("leader"))
     claim = release.kube.get("pvc", f"data-{pod}")["metadata"]["uid"]
     with pause_told(load, "leader deleted with its volume"):
         release.kube.kubectl("delete", "pvc", f"data-{pod}", "--wait=false")
