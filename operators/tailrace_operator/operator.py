@@ -28,6 +28,8 @@ ROUND_EVERY_S: Final = 5.0
 ROUND_GAP_S: Final = 0.5
 # Without a list that succeeded for this long, the operator wants to be started anew.
 DEAF_AFTER_S: Final = 90.0
+# A controller that was just replaced is asked in vain; the next one is not.
+FENCE_TRIES: Final = 3
 
 
 class Operator:
@@ -125,10 +127,13 @@ class Operator:
         is_broker = labels.get(ROLE_LABEL) == BROKER and ordinal.isdigit()
         if is_broker and link is not None and self._is_leading():
             self._metrics.fences.labels(cluster).inc()
-            _, told = await link.fence(
-                int(ordinal), instance=pod["metadata"]["uid"], reason=f"the pod {name} is gone"
-            )
-            self._say(f"{cluster}: {told}")
+            for _ in range(FENCE_TRIES):
+                sure, told = await link.fence(
+                    int(ordinal), instance=pod["metadata"]["uid"], reason=f"the pod {name} is gone"
+                )
+                self._say(f"{cluster}: {told}")
+                if sure:
+                    break
         self.wake()
 
     async def close(self) -> None:
