@@ -99,7 +99,11 @@ class DrillRounds:
         if current is not None and current.uid == uid:
             return
         if status.get("phase") == RUNNING:
-            await self._orphan(resource, status)
+            # One of ours may have ended since the list was made.
+            now = await self._kube.get(resource["apiVersion"], "Drill", spec.name) or {}
+            is_same = (now.get("metadata") or {}).get("uid") == uid
+            if is_same and (now.get("status") or {}).get("phase") == RUNNING:
+                await self._orphan(now, now["status"])
             return
         now_ms = self._clock.wall_ms()
         ran = status.get("phase") in {each.value for each in Verdict}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,20 @@ async def test_f24_what_a_dead_operator_left_is_put_right_and_ended() -> None:
     assert bench.status("one")["phase"] == "Aborted"
     assert "the operator ended in the middle of it" in bench.status("one")["message"]
     assert not bench.runs
+
+
+async def test_one_that_ended_after_the_list_was_made_is_no_dead_operators() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await bench.play()
+    listed = copy.deepcopy(bench.api.objects["Drill", "one"])
+    bench.runs[0].ended.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.status("one")["phase"] == "Passed"
+    await bench.rounds.play([listed], bench.links, bench.paused)  # type: ignore[arg-type]
+    assert bench.status("one")["phase"] == "Passed"
+    assert len(bench.runs) == 1
 
 
 async def test_what_cannot_be_is_told() -> None:
