@@ -167,13 +167,21 @@ def at_work(action: str, name: str, side: Side, topic: str, records: int, size: 
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=RUN_S_MAX)
     told = json.loads(done.stdout.splitlines()[-1])
     gigabytes = records * size / GB
-    return Run(
+    run = Run(
         client=name,
         value_bytes=size,
         records_per_s=records / told["seconds"],
         client_cpu_s_per_gb=told["cpu_s"] / gigabytes,
         broker_cpu_s_per_gb=(cpu_s(side.pids) - before) / gigabytes,
     )
+    # A run that is broken off has said what it found so far.
+    print(
+        f"{action} {name}, {size} B: {run.records_per_s:,.0f} records/s, CPU-s/GB "
+        f"{run.client_cpu_s_per_gb:.1f} + {run.broker_cpu_s_per_gb:.1f}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return run
 
 
 def cpu_s(pids: list[int]) -> float:
