@@ -143,6 +143,7 @@ def test_two_hundred_partitions(dev: DevCluster, spark: SparkSession) -> None:
     assert len(set(table.column("partition").to_pylist())) > 50
 
 
+@pytest.mark.by_hand
 def test_a_compacted_topic_has_gaps(dev: DevCluster, spark: SparkSession) -> None:
     """What is left of it is read once, by one task or by several, with the right offsets."""
     topic = Topic(
