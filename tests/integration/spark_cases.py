@@ -26,16 +26,15 @@ from integration.spark_harness import (
     DONE,
     EXECUTOR,
     QUERY_TIMEOUT_S,
-    WORKER,
     Driver,
     Processes,
     Topic,
     Work,
-    descendants,
     driver,
     expected,
     figures,
     until,
+    workers,
 )
 from tailrace import Admin
 from tailrace.dev.cluster import DevCluster
@@ -231,9 +230,9 @@ def sink_worker_killed(world: World) -> str:
     work, target = world.copy(world.some, world.room())
     query = work.start(world.spark)
     _until_written(target, 1, lambda: query.isActive)
-    find, killed = descendants(), 0
+    killed = 0
     while query.isActive and killed < WORKERS_KILLED:
-        for pid in world.rng.sample(found := find(WORKER), min(len(found), 1)):
+        for pid in world.rng.sample(found := workers(), min(len(found), 1)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1

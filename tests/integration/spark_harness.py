@@ -318,6 +318,16 @@ def descendants(pid: int | None = None) -> Processes:
     return find
 
 
+def workers() -> list[int]:
+    """The Python workers of this process's session, without the daemons that they are forks of.
+
+    A worker whose daemon was killed serves on, but nobody knows any more whose it is.
+    """
+    found = descendants()(WORKER)
+    parents = {pid: parent for pid, parent, _ in _processes()}
+    return [pid for pid in found if parents.get(pid) in found]
+
+
 def _processes() -> Iterator[tuple[int, int, str]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
