@@ -36,6 +36,9 @@ IMAGE_BUILD_SPARK ?= docker build -t $(IMAGE_SPARK) -f deploy/docker/Spark.Docke
 K ?=
 E2E_LIMIT_S ?= 1200
 
+# The checker of Prometheus's rules.
+PROMTOOL ?= promtool
+
 PYTEST := $(BIN)/python -m pytest
 SIM_ENV := $(if $(SEEDS),TAILRACE_SEEDS=$(SEEDS)) $(if $(SEED),TAILRACE_SEED=$(SEED)) $(if $(TRACE),TAILRACE_TRACE=$(TRACE))
 TEST_FOLDERS := $(wildcard tests/unit tests/simulation tests/integration)
@@ -138,6 +141,10 @@ bench-peers: $(V1)  ## consume side by side with the clients of Apache Kafka 4 (
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)
 
+.PHONY: bench-metrics
+bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
+	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_metrics.py --cluster
+
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 
@@ -146,6 +153,15 @@ nemesis: $(V1)  ## random mixes of faults on real processes under a checked load
 
 demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is read back
 	$(BIN)/tailrace demo
+
+.PHONY: alerts
+alerts:  ## test the alert rules with PROMTOOL (Debian: the package prometheus has it)
+	$(PROMTOOL) check rules deploy/prometheus/tailrace.rules.yaml
+	$(PROMTOOL) test rules deploy/prometheus/tailrace.rules.test.yaml
+
+.PHONY: metrics-doc
+metrics-doc: $(V1)  ## write docs/metrics.md anew from the families that the code declares
+	TAILRACE_REWRITE=1 $(PYTEST) -q tests/unit/metrics/test_document.py
 
 image:  ## build the image of all services with IMAGE_BUILD (docker by default) as IMAGE
 	$(IMAGE_BUILD)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,15 @@ def test_a_day_in_the_life_of_a_cluster(tailrace: Tailrace) -> None:
     roles = {each["role"] for each in before.values()}
     assert roles == {"broker", "controller", "coordinator", "etcd"}
     assert {each["state"] for each in before.values()} == {"running"}
+
+    # Each service says that it lives and is ready, and what it does.
+    for each in before.values():
+        if each["metrics"] is None:
+            assert each["role"] == "etcd"
+            continue
+        for page, begins in (("livez", "ok"), ("readyz", "ok"), ("metrics", "# HELP")):
+            with urllib.request.urlopen(f"http://{each['metrics']}/{page}", timeout=20) as got:
+                assert got.read().decode().startswith(begins)
 
     # Once more is fine, and starts nothing anew.
     assert "runs already" in tailrace("dev", "up", "--detach")

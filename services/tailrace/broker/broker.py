@@ -106,6 +106,7 @@ class Broker:
         self.scrubber: Scrubber | None = None
         self.control: ControlService | None = None
         self.fetching: FetchService | None = None
+        self.producing: ProduceService | None = None
         self.disks: DiskWatch | None = None
         self.metadata = MetadataService()
         self.clients = ClientStreams(
@@ -245,6 +246,18 @@ class Broker:
     def epoch(self) -> int | None:
         return self._registration.epoch if self._registration is not None else None
 
+    def why_not_ready(self) -> str:
+        """What is missing until clients can be served; empty: nothing."""
+        if self._draining:
+            return "it is stopping, and hands its leaderships over"
+        if not self._cluster_id:
+            return "it waits for the cluster's id: etcd does not answer, or no controller was there"
+        if self.replicas is None:
+            return "its logs are being recovered"
+        if not self._servers:
+            return "it does not listen yet"
+        return "it is not registered in etcd" if self.epoch is None else ""
+
     def _rates(self, client_id: str) -> Rates:
         found = self.live.client(client_id)
         return Rates(found.producer_byte_rate, found.consumer_byte_rate, found.request_rate)
@@ -349,7 +362,9 @@ class Broker:
     async def _listen(self, replicas: Replicas, links: Links, disks: DiskWatch) -> None:
         settings = self._settings
         clients = self.clients
-        produce = ProduceService(settings, replicas, self._clock, clients, self.quotas)
+        self.producing = produce = ProduceService(
+            settings, replicas, self._clock, clients, self.quotas
+        )
         self.fetching = fetch = FetchService(
             settings,
             replicas,

@@ -9,6 +9,7 @@ then, so that nothing is added to the hot path but a few assignments.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -84,6 +85,10 @@ class ClientStreams:
 
     def leave(self, stream: ClientStream) -> None:
         self._open.pop(stream, None)
+
+    def kinds(self) -> dict[str, int]:
+        """How many are open of each kind."""
+        return Counter(each.what for each in self._open)
 
     async def run(self) -> None:
         shortest_ms = min(self._stall_max_ms, self._idle_max_ms)

@@ -161,6 +161,7 @@ class LeaderLink:
             hosted = self._followed.get(from_partition(part.partition))
             # What was under way when a topic was made anew is of the former one of that name.
             if hosted is not None and part.topic_id in {"", hosted.topic_id}:
+                hosted.traffic.replica_bytes_in += part.size
                 self._pushed(hosted, part, piece)
 
     async def _report_all(self, link: Link) -> None:

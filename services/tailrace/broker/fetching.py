@@ -173,6 +173,7 @@ class _FetchStream:
 
     def _refuse(self, partition: TopicPartition, error: TailraceError, tag: int) -> None:
         self._stop_reading(partition)
+        self._replicas.counts.fetch_refused[error.code] += 1
         hosted = self._replicas.get(partition)
         refusal = PartitionFetched(
             partition=to_partition(partition),
@@ -213,6 +214,7 @@ class _FetchStream:
                     now_ms = self._clock.monotonic_ms()
                     response.throttle_ms = self._quota.fetched(sent, now_ms)
                 if response.partitions:
+                    self._replicas.counts.fetch_responses += 1
                     await self._client.send(response)
                     self._client.heard()
             finally:
@@ -297,6 +299,8 @@ class _FetchStream:
             found = await self._find(reading, min(reading.bytes_max, room), high_watermark)
             if found is not None:
                 data = found.data
+                hosted.traffic.bytes_out += len(data)
+                hosted.traffic.records_out += found.piece.next_offset - reading.offset
                 reading.offset = found.piece.next_offset
                 if reading.offset < reading.limit:
                     self.mark(partition)

@@ -20,6 +20,7 @@ from tailrace.config import (
 )
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
+from tailrace.metrics.values import Traffic
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.replication.partition import PartitionReplica, Role
@@ -116,6 +117,7 @@ class Hosted:
         "settings",
         "sync_to",
         "topic_id",
+        "traffic",
     )
 
     def __init__(
@@ -142,6 +144,8 @@ class Hosted:
         # Ordered, so that a simulation tells them in the same order each time.
         self.followers: dict[Follower, None] = {}
         self.fetchers: dict[Fetcher, None] = {}
+        # What goes in and out; the replicas of a topic share it.
+        self.traffic = Traffic()
 
     @property
     def leads(self) -> bool:

@@ -74,6 +74,9 @@ class Housekeeping:
         self._queue = CleaningQueue(backoff_ms=settings.cleaner_backoff_ms)
         self.now_cleaning: TopicPartition | None = None
         self.passes = 0
+        # What all passes together have read, and left.
+        self.bytes_before = 0
+        self.bytes_after = 0
 
     async def expire_forever(self) -> None:
         """Look after the age and the size of the logs, again and again."""
@@ -269,6 +272,8 @@ class Housekeeping:
             raise
 
     def _tell(self, partition: TopicPartition, report: CompactionReport) -> None:
+        self.bytes_before += report.bytes_before
+        self.bytes_after += report.bytes_after
         self._say(
             f"{partition}: compacted to offset {report.cleaned_to}, "
             f"{report.records_before} records became {report.records_after}, "

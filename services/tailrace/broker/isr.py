@@ -27,6 +27,7 @@ from tailrace.meta.keys import (
     state_key,
 )
 from tailrace.meta.store import CreatedAt, Entry, Guard, MetadataStore, ModifiedAt, Put
+from tailrace.metrics.values import BrokerCounts
 from tailrace.model import BrokerId
 from tailrace.replication.events import (
     IsrRefused,
@@ -67,7 +68,9 @@ class IsrStore:
         *,
         tell: Callable[[Hosted, IsrStored | IsrRefused | IsrUnknown], None],
         say: Callable[[str], None],
+        counts: BrokerCounts | None = None,
     ) -> None:
+        self._counts = counts or BrokerCounts()
         self._store = store
         self._broker_id = broker_id
         self._identity = identity
@@ -158,6 +161,7 @@ class IsrStore:
             found = None if result.succeeded else await self._store.get(put.key)
             del open_[wish]
             if result.succeeded:
+                self._counts.isr_changed(len(hosted.machine.isr), len(effect.isr))
                 self._say(f"{hosted.partition}: ISR {list(effect.isr)}, ELR {list(effect.elr)}")
                 self._tell(hosted, IsrStored(attempt=effect.attempt, revision=result.revision))
             else:

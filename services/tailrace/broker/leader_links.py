@@ -313,6 +313,7 @@ class FollowerSession:
         state.high_watermark, state.log_start = high_watermark, log.log_start
         if piece is not None:
             state.next_offset = piece.next_offset
+            hosted.traffic.replica_bytes_out += piece.size
             if self._is_throttled(hosted):
                 self._throttle.take(piece.size, self._clock.monotonic_ms())
         part = pb.LeaderPartition(

@@ -12,17 +12,22 @@ from random import Random
 from typing import Final
 
 from tailrace.broker.broker import Broker
+from tailrace.broker.observing import ObservedBroker
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import Clock, SystemClock
 from tailrace.log.disk_faults import FaultsFile, FaultyFiles
 from tailrace.log.files import Files, OsFiles
 from tailrace.log.report import ManagerReport
+from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
+from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
+from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace.transport.limits import ServerLimits
 from tailrace.transport.links import SocketLinks
+from tailrace.transport.measured import MeasuredNetwork
 
 THREADS_MAX: Final = 8
 
@@ -34,13 +39,16 @@ async def run_broker(
     say: Callable[[str], None],
 ) -> None:
     """Be a broker until `stop` is set; ServiceFailed when it cannot go on."""
-    store = open_store(etcd)
-    blocking, clock = ThreadBlocking(threads_max=THREADS_MAX), SystemClock()
+    clock = SystemClock()
+    store = MeasuredStore(open_store(etcd), clock)
+    blocking = ThreadBlocking(threads_max=THREADS_MAX)
+    grpc = GrpcNetwork(server_limits(settings))
+    network = MeasuredNetwork(grpc, clock, grpc.connections)
     broker = Broker(
         settings,
         files=disk_files(settings, clock),
         store=store,
-        network=GrpcNetwork(server_limits(settings)),
+        network=network,
         links=lambda manager: SocketLinks(manager.storage.cache),
         clock=clock,
         blocking=blocking,
@@ -48,6 +56,14 @@ async def run_broker(
         new_id=lambda: str(uuid.uuid4()),
         say=say,
     )
+    observed = ObservedBroker(broker, settings, store, network, clock)
+    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
+        await _run(broker, stop, say)
+    await store.close()
+    blocking.close()
+
+
+async def _run(broker: Broker, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     tasks = Tasks(lambda _, __: None)
     if await _started(broker, tasks, stop, say):
         await until_stopped(stop, broker.failed.wait(), lambda: broker.failure)
@@ -55,8 +71,6 @@ async def run_broker(
     await broker.stop()
     say("stopped")
     await tasks.close()
-    await store.close()
-    blocking.close()
 
 
 def disk_files(settings: BrokerSettings, clock: Clock) -> Files:

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
 from tailrace.broker.fetcher import LeaderLink, event_of
-from tailrace.broker.flushes import flush
+from tailrace.broker.flushes import TimedBlocking, flush
 from tailrace.broker.hosted import Hosted, ReplicaOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import (
@@ -55,6 +55,7 @@ from tailrace.log.admission import BatchResult
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
+from tailrace.metrics.values import BrokerCounts
 from tailrace.model import BrokerId, Offset, TopicPartition, settled_count
 from tailrace.replication.events import (
     AdvanceLogStart,
@@ -123,17 +124,18 @@ class Replicas:
         self._rng = rng
         self._identity = identity
         self._say = say
+        self.counts = BrokerCounts()
+        self._syncs = TimedBlocking(blocking, clock, self.counts.flushes)
         self._hosted: dict[TopicPartition, Hosted] = {}
         self._leader_links: dict[BrokerId, LeaderLink] = {}
         self._link_tasks: dict[BrokerId, asyncio.Task[object]] = {}
         self._link_addresses: dict[BrokerId, str] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._high_watermarks = manager.load_high_watermarks()
-        self._logs = ReplicaLogs(
-            manager, BrokerId(settings.broker_id), blocking=blocking, clock=clock, say=say
-        )
+        self.broker_id = me = BrokerId(settings.broker_id)
+        self._logs = ReplicaLogs(manager, me, blocking=blocking, clock=clock, say=say)
         self._isr_store = IsrStore(
-            store, BrokerId(settings.broker_id), identity, tell=self._handle, say=say
+            store, me, identity, tell=self._handle, say=say, counts=self.counts
         )
         self._throttle = Throttle()
         live.observe(self._live_changed)
@@ -141,7 +143,6 @@ class Replicas:
         self._removed: list[str] = []
         self._link_reads = LogReads(blocking, cold_reads_max=settings.link_cold_reads_max)
         self.waiting = Waiting()
-        self.broker_id = BrokerId(settings.broker_id)
 
     # What clients ask for.
 
@@ -332,7 +333,7 @@ class Replicas:
         """Sync every log, one after the other, so that a crash has little to scan."""
         for hosted in list(self._hosted.values()):
             if hosted.flushing is None and hosted.log.is_open:
-                error = await flush(hosted.log, self._blocking)
+                error = await flush(hosted.log, self._syncs)
                 if error is not None:
                     self.disk_error(hosted, error)
 
@@ -409,6 +410,7 @@ class Replicas:
         disk = self._disks.of(order.partition)
         hosted = Hosted(order.partition, order.topic_id, log, machine, topic, disk)
         hosted.adding = order.adding
+        hosted.traffic = self.counts.traffic.of(order.partition.topic)
         self._hosted[order.partition] = hosted
         if topic.syncs_first:
             self._sync_what_is_there(hosted)
@@ -538,6 +540,7 @@ class Replicas:
         # Pushes of a former leadership must not go on: each follower is asked anew where it stands.
         self._drop_followers(hosted)
         hosted.log.assign_epoch(effect.epoch)
+        self.counts.became_leader += 1
         self._say(
             f"{hosted.partition}: leader in epoch {effect.epoch} from {hosted.log.log_end} on, "
             f"ISR {list(hosted.machine.isr)}"
@@ -572,10 +575,9 @@ class Replicas:
     def _become_follower(self, hosted: Hosted, effect: BecomeFollower) -> None:
         self._drop_followers(hosted)
         hosted.log.forget_empty_epoch()
+        self.counts.became_follower += 1
         self._unfollow(hosted, but=effect.leader)
-        link = self._leader_links.get(effect.leader)
-        if link is None:
-            link = self._new_link(effect.leader)
+        link = self._leader_links.get(effect.leader) or self._new_link(effect.leader)
         self._say(f"{hosted.partition}: following {effect.leader} in epoch {effect.epoch}")
         link.follow(hosted, self._link_addresses.get(effect.leader, ""))
 
@@ -684,7 +686,7 @@ class Replicas:
             while True:
                 work = log.begin_flush()
                 if work is not None:
-                    await self._blocking.run(work.run)
+                    await self._syncs.run(work.run)
                     log.end_flush(work)
                 hosted.commit.finish(work.up_to if work is not None else log.recovery_point)
                 self._handle(hosted, Synced(log_end=Offset(log.recovery_point)))

@@ -35,6 +35,7 @@ from tailrace.errors import (
     Unreachable,
 )
 from tailrace.log.admission import BatchResult
+from tailrace.metrics.values import Traffic
 from tailrace.model import TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Tasks
@@ -53,6 +54,8 @@ REQUEST_OVERHEAD_BYTES: Final = 1_024
 # Answers that a client has not taken: with more of them its stream is not read on.
 ANSWERS_WAITING_MAX: Final = 256
 
+_ACKS: Final[dict[int, str]] = {pb.ACKS_NONE: "none", pb.ACKS_LEADER: "leader"}
+
 
 class ProduceService:
     """Serves produce streams."""
@@ -70,7 +73,8 @@ class ProduceService:
         self._clients = clients
         self.clock = clock
         self.quotas = quotas
-        self._budget = Budget(settings.produce_bytes_max)
+        self.budget = Budget(settings.produce_bytes_max)
+        self.counts = replicas.counts
 
     async def produce(self, stream: Stream[pb.ProduceResponse, ProduceRequest]) -> None:
         """Read requests in order, append at once, answer when the replicas have it."""
@@ -87,19 +91,23 @@ class ProduceService:
             return RequestTooLarge(
                 f"a request with {size} bytes of batches exceeds socket.request.max.bytes={limit}"
             )
-        if self._budget.admit(size + REQUEST_OVERHEAD_BYTES):
+        if self.budget.admit(size + REQUEST_OVERHEAD_BYTES):
             return None
         return Overloaded(
-            f"{self._budget.bytes} bytes already wait for their replicas, "
-            f"the limit is produce.bytes.max={self._budget.bytes_max}"
+            f"{self.budget.bytes} bytes already wait for their replicas, "
+            f"the limit is produce.bytes.max={self.budget.bytes_max}"
         )
 
     def release(self, size: int) -> None:
-        self._budget.release(size, self.clock.monotonic_ms())
+        self.budget.release(size, self.clock.monotonic_ms())
+
+    def answered(self, request: _Request) -> None:
+        times = self.counts.produced[_ACKS.get(request.acks, "all")]
+        times.observe(self.clock.monotonic_ms() - request.began_ms)
 
     @property
     def retry_after_ms(self) -> int:
-        return self._budget.hint_ms()
+        return self.budget.hint_ms()
 
     @property
     def connection_bytes_max(self) -> int:
@@ -118,7 +126,8 @@ class ProduceService:
         except TailraceError as error:
             self._refuse(answer, partition, error)
             return _Pending(answer, None)
-        needed = _fill(answer, results)
+        needed = _fill(answer, results, hosted.traffic)
+        hosted.traffic.bytes_in += len(part.batches)
         if not acks_all or needed <= hosted.machine.high_watermark:
             return _Pending(answer, None)
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
@@ -151,6 +160,7 @@ class ProduceService:
     ) -> None:
         answer.error = error_code(error.code)
         answer.message = str(error)
+        self.counts.produce_refused[error.code] += 1
         hosted = self._replicas.get(partition)
         if isinstance(error, NotLeader) and hosted is not None:
             if hosted.machine.leader != self._replicas.broker_id:
@@ -181,12 +191,13 @@ class _Pending:
 class _Request:
     """One produce request until it is answered."""
 
-    __slots__ = ("correlation", "open", "pending", "size", "throttle_ms", "wanted")
+    __slots__ = ("acks", "began_ms", "correlation", "open", "pending", "size", "throttle_ms")
 
-    def __init__(self, correlation: int, size: int, *, wanted: bool) -> None:
+    def __init__(self, correlation: int, size: int, *, acks: int, began_ms: int) -> None:
         self.correlation = correlation
         self.size = size
-        self.wanted = wanted
+        self.acks = acks
+        self.began_ms = began_ms
         self.pending: list[_Pending] = []
         self.open = 0
         self.throttle_ms = 0
@@ -261,7 +272,8 @@ class _ProduceStream:
         request = _Request(
             message.correlation,
             size + REQUEST_OVERHEAD_BYTES,
-            wanted=message.acks != pb.ACKS_NONE,
+            acks=message.acks,
+            began_ms=self._service.clock.monotonic_ms(),
         )
         if quota.is_limited:
             request.throttle_ms = quota.produced(size, self._service.clock.monotonic_ms())
@@ -286,6 +298,7 @@ class _ProduceStream:
         if isinstance(error, Overloaded):
             retry_after_ms = self._service.retry_after_ms
             self._hold_ms = retry_after_ms // 2
+        self._service.counts.produce_refused[error.code] += len(message.partitions)
         for part in message.partitions:
             answer = pb.PartitionProduced(
                 partition=to_partition(part.partition),
@@ -318,7 +331,8 @@ class _ProduceStream:
     def _finish(self, request: _Request) -> None:
         self._bytes -= request.size
         self._service.release(request.size)
-        if request.wanted:
+        self._service.answered(request)
+        if request.acks != pb.ACKS_NONE:
             answers = [pending.answer for pending in request.pending]
             self._ready.append(
                 pb.ProduceResponse(
@@ -340,7 +354,7 @@ class _ProduceStream:
             self._room.set()
 
 
-def _fill(answer: pb.PartitionProduced, results: list[BatchResult]) -> int:
+def _fill(answer: pb.PartitionProduced, results: list[BatchResult], traffic: Traffic) -> int:
     """Put the results into the answer; return the offset that must be replicated."""
     needed = 0
     for result in results:
@@ -358,6 +372,8 @@ def _fill(answer: pb.PartitionProduced, results: list[BatchResult]) -> int:
                 answer.error, answer.message = batch.error, batch.message
         else:
             needed = max(needed, result.last_offset + 1)
+            if not result.duplicate:
+                traffic.records_in += result.last_offset - result.base_offset + 1
     return needed
 
 

@@ -22,6 +22,8 @@ class BrokerSettings:
     # What others are told to connect to; empty: the address listened on.
     advertised: str = ""
     link_advertised: str = ""
+    # Where /metrics, /livez and /readyz are served; empty: nowhere.
+    metrics_listen: str = ""
     rack: str = ""
     # What this life of the broker runs in, a pod say: whoever sees that end can have it fenced.
     instance: str = ""

@@ -35,6 +35,13 @@ _SHOWN_CHARACTERS_MAX: Final = 120
 _ID: Final = Whole(0, _INT31_MAX)
 _FILE: Final = Text("the path of a file")
 
+_METRICS: Final = Own(
+    "metrics.listeners",
+    "metrics_listen",
+    Address(optional=True),
+    "where /metrics, /livez and /readyz are served; nowhere when it is empty",
+)
+
 _ETCD: Final = (
     Own("etcd.endpoints", "endpoints", Addresses(), "the servers of etcd"),
     Own("etcd.namespace", "namespace", Text("a prefix"), "goes before every key in etcd"),
@@ -69,6 +76,7 @@ _BROKER: Final = (
         Address(optional=True),
         "what brokers are told instead of `link.listeners`",
     ),
+    _METRICS,
     Own("broker.rack", "rack", Text(), "the rack or zone; replicas are spread over racks"),
     Own("broker.instance", "instance", Text(), "what it runs in (a pod's id): names one life"),
     Own(
@@ -254,6 +262,7 @@ _CONTROLLER: Final = (
         Address(optional=True),
         "what they are told instead of `controller.listeners`",
     ),
+    _METRICS,
     Own(
         "controller.lease.ttl.ms",
         "lease_ttl_ms",
@@ -372,6 +381,7 @@ _COORDINATOR: Final = (
         Address(optional=True),
         "what clients are told to connect to",
     ),
+    _METRICS,
     Own("coordinator.lease.ms", "lease_ttl_ms", Whole(1_000), "its lease in etcd"),
     Own(
         "coordinator.health.interval.ms",

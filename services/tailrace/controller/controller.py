@@ -56,6 +56,7 @@ from tailrace.meta.store import (
     Operation,
     Put,
 )
+from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address, split_address
@@ -103,11 +104,17 @@ class Controller:
         self._active: ControllerRecord | None = None
         self._remembered: dict[BrokerId, LiveBroker] = {}
         self.address = ""
+        self.counts = ControllerCounts()
 
     @property
     def term(self) -> Term | None:
         """The term in which this controller is active, as far as it knows."""
         return self._crown.term if self._crown is not None else None
+
+    @property
+    def queue(self) -> dict[str, int]:
+        """What waits for the active controller; for those who measure."""
+        return self._reign.reconciler.queue if self._reign is not None else {}
 
     @property
     def image(self) -> ClusterImage | None:
@@ -224,6 +231,7 @@ class Controller:
     def _crowned(self, entry: Entry) -> _Crown:
         record = decode(ControllerRecord, entry.value, key=CONTROLLER)
         self._active = record
+        self.counts.terms += 1
         self._say(f"active controller in epoch {record.epoch}")
         term = Term(record.controller_id, record.epoch, entry.create_revision)
         return _Crown(term, entry.lease)
@@ -297,6 +305,7 @@ class Controller:
             rng=self._rng,
             say=self._say,
             remembered=self._remembered,
+            counts=self.counts,
         )
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from tailrace.clock import Clock
+from tailrace.controller.counting import count_changes
 from tailrace.controller.facts import Transaction
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
@@ -24,6 +25,7 @@ from tailrace.errors import LeaseLost, NotController, StoreUnavailable
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import ROOT, Kind, place_of
 from tailrace.meta.store import Entry, MetadataStore, Operation, Put, Snapshot, WatchBatch
+from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
 
 # The incarnation of a broker's data folder when it was last admitted.
@@ -51,6 +53,7 @@ class Ledger:
         rng: Random,
         say: Callable[[str], None],
         on_change: Callable[[ClusterImage], None],
+        counts: ControllerCounts | None = None,
     ) -> None:
         """`on_change` is told after each change, with the image before it."""
         self._settings = settings
@@ -59,6 +62,7 @@ class Ledger:
         self._rng = rng
         self._say = say
         self._on_change = on_change
+        self._counts = counts or ControllerCounts()
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         # A full read and a transaction do not overlap, so that a read has all that we wrote.
         self._lock = asyncio.Lock()
@@ -100,9 +104,11 @@ class Ledger:
         """Do it. False: it was not done, or nobody knows; the image is up to date then."""
         try:
             async with self._lock:
+                before = self.image
                 result = await self._store.txn(transaction.guards, transaction.operations)
                 if result.succeeded:
                     self._note_well()
+                    count_changes(self._counts, before, transaction.operations)
                     self._learn(transaction.operations, result.revision)
                     self._refusals.reset()
                     return True
@@ -115,6 +121,7 @@ class Ledger:
             self._say(f"{transaction.what}: not known whether it was done, reading everything")
             await self.read_anew()
             return False
+        self._counts.refusals += 1
         self._say(f"{transaction.what}: something has changed meanwhile, deciding again")
         if self.image.revision < result.revision:
             await self._catch_up(result.revision)

@@ -11,10 +11,15 @@ from random import Random
 
 from tailrace.clock import SystemClock
 from tailrace.controller.controller import Controller
+from tailrace.controller.observing import ObservedController
 from tailrace.controller.settings import ControllerSettings
+from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
+from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
+from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.measured import MeasuredNetwork
 
 
 async def run_controller(
@@ -24,19 +29,28 @@ async def run_controller(
     say: Callable[[str], None],
 ) -> None:
     """Be a controller until `stop` is set; ServiceFailed when it cannot go on."""
-    store = open_store(etcd)
+    clock = SystemClock()
+    store = MeasuredStore(open_store(etcd), clock)
+    grpc = GrpcNetwork()
+    network = MeasuredNetwork(grpc, clock, grpc.connections)
     controller = Controller(
         settings,
         store=store,
-        network=GrpcNetwork(),
-        clock=SystemClock(),
+        network=network,
+        clock=clock,
         rng=Random(),
         say=say,
     )
+    observed = ObservedController(controller, settings, store, network)
+    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
+        await _run(controller, stop, say)
+    await store.close()
+
+
+async def _run(controller: Controller, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     await controller.start()
     say(f"listening on {controller.address}")
     # When it fails, whoever stands by finds the connection refused, and takes over.
     await until_stopped(stop, controller.run(), lambda: "it ended by itself")
     await controller.stop()
     say("stopped")
-    await store.close()

@@ -146,6 +146,11 @@ class Orders:
             sender.repeat(partition)
 
     @property
+    def untold(self) -> int:
+        """Orders and deletions that brokers have not heard of yet."""
+        return sum(sender.untold for sender in self._senders.values())
+
+    @property
     def is_paused(self) -> bool:
         return not self._allowed.is_set()
 
@@ -392,6 +397,10 @@ class Sender:
         if order.leader == self._broker:
             self.leads.clear()
         self._order_wake.set()
+
+    @property
+    def untold(self) -> int:
+        return len(self._untold) + len(self.stops)
 
     def repeat(self, partition: TopicPartition) -> None:
         if partition in self._wanted:

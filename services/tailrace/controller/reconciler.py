@@ -66,6 +66,7 @@ from tailrace.meta.keys import (
     history_key,
 )
 from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Operation, Put
+from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId, TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport.rpc import Network
@@ -99,6 +100,7 @@ class Reconciler:
         rng: Random,
         say: Callable[[str], None],
         remembered: Mapping[BrokerId, LiveBroker] | None = None,
+        counts: ControllerCounts | None = None,
     ) -> None:
         """`remembered`: where brokers were when this process was the controller before."""
         self.term = term
@@ -108,7 +110,13 @@ class Reconciler:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._task_failed)
         self._ledger = Ledger(
-            settings, store=store, clock=clock, rng=rng, say=say, on_change=self._image_changed
+            settings,
+            store=store,
+            clock=clock,
+            rng=rng,
+            say=say,
+            on_change=self._image_changed,
+            counts=counts,
         )
         self._presence = Presence(window_ms=settings.broker_lease_ttl_ms, remembered=remembered)
         self._orders = Orders(
@@ -155,6 +163,15 @@ class Reconciler:
     @property
     def image(self) -> ClusterImage:
         return self._ledger.image
+
+    @property
+    def queue(self) -> dict[str, int]:
+        """What waits to be decided, and what brokers were not told yet; for those who measure."""
+        return {
+            "urgent": len(self._urgent) + self._dirty,
+            "requests": len(self._requests),
+            "orders": self._orders.untold,
+        }
 
     @property
     def trouble(self) -> str:

@@ -45,8 +45,8 @@ class Requests:
         self._waiting: deque[_Request] = deque()
         self._is_closed = False
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     async def ask(self, work: Callable[[Wanted], Awaitable[T]]) -> T:
         """Have something done and wait for it; what it raises is raised here."""

@@ -20,6 +20,8 @@ class ControllerSettings:
     listen: str = "127.0.0.1:9090"
     # What others are told to connect to; empty: the address listened on.
     advertised: str = ""
+    # Where /metrics, /livez and /readyz are served; empty: nowhere.
+    metrics_listen: str = ""
     lease_ttl_ms: int = 3_000
     # The lease of a broker: the window in which the damper counts, and how long it waits.
     broker_lease_ttl_ms: int = 5_000

@@ -97,6 +97,11 @@ class Coordinator:
     def epoch(self) -> int | None:
         return self._registration.epoch if self._registration is not None else None
 
+    @property
+    def metadata(self) -> MetadataWatcher | None:
+        """What it knows of the cluster; None before it has found a broker."""
+        return self._metadata
+
     async def start(self) -> None:
         """Everything up to listening; registering and reading shards may take longer."""
         handlers = {**self._service.handlers(), methods.CONTROL_HEALTH: self._health}

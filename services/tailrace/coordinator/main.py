@@ -11,10 +11,15 @@ from random import Random
 
 from tailrace.clock import SystemClock
 from tailrace.coordinator.coordinator import Coordinator
+from tailrace.coordinator.observing import ObservedCoordinator
 from tailrace.coordinator.settings import CoordinatorSettings
+from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
+from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
+from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.measured import MeasuredNetwork
 
 
 async def run_coordinator(
@@ -24,19 +29,28 @@ async def run_coordinator(
     say: Callable[[str], None],
 ) -> None:
     """Be a coordinator until `stop` is set; ServiceFailed when it cannot go on."""
-    store = open_store(etcd)
+    clock = SystemClock()
+    store = MeasuredStore(open_store(etcd), clock)
+    grpc = GrpcNetwork()
+    network = MeasuredNetwork(grpc, clock, grpc.connections)
     coordinator = Coordinator(
         settings,
         store=store,
-        network=GrpcNetwork(),
-        clock=SystemClock(),
+        network=network,
+        clock=clock,
         rng=Random(),
         say=say,
     )
+    observed = ObservedCoordinator(coordinator, settings, store, network, clock)
+    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
+        await _run(coordinator, stop, say)
+    await store.close()
+
+
+async def _run(coordinator: Coordinator, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     await coordinator.start()
     say(f"listening on {coordinator.address}")
     # When it fails, the controller finds the connection refused and moves the shards.
     await until_stopped(stop, coordinator.failed.wait(), lambda: coordinator.failure)
     await coordinator.stop()
     say("stopped")
-    await store.close()

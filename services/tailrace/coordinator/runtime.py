@@ -32,6 +32,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.meta.keys import ShardOwner
+from tailrace.metrics.values import CoordinatorCounts
 from tailrace.model import GROUP_SHARDS, TopicPartition, shard_of
 from tailrace.runtime import Tasks
 
@@ -116,6 +117,7 @@ class Runtime:
         self._sleeps_until_ms = NEVER_MS
         self._expire_ms = 0
         self.appender: Appender | None = None
+        self.counts = CoordinatorCounts()
 
     def shard_of(self, group: str) -> int:
         return shard_of(group, self._shards() or GROUP_SHARDS)
@@ -140,6 +142,7 @@ class Runtime:
         if self._owned.get(owned.number) is not owned:
             return
         del self._owned[owned.number]
+        self.counts.shards_lost += 1
         owned.lost = error
         if owned.loading is not None:
             owned.loading.cancel()
@@ -164,6 +167,7 @@ class Runtime:
         journal = Journal(number, owner.owner, owner.epoch, on_ready=appender.submit)
         owned = OwnedShard(number, owner, journal, Shard(self._settings.limits))
         self._owned[number] = owned
+        self.counts.shards_taken += 1
         owned.loading = self._tasks.spawn(f"load shard {number}", self._load(owned))
 
     async def _load(self, owned: OwnedShard) -> None:
@@ -409,6 +413,8 @@ class Runtime:
 
     def _perform(self, owned: OwnedShard, outcome: Outcome) -> None:
         """Have it appended; answer after that, announce at once."""
+        # All who wait for a generation to begin are answered together.
+        self.counts.generations += any(isinstance(each, Joined) for _, each in outcome.answers)
 
         def then(error: TailraceError | None, _: int) -> None:
             for token, answer in outcome.answers:

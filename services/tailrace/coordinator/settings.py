@@ -19,6 +19,8 @@ class CoordinatorSettings:
     listen: str = "127.0.0.1:9094"
     # What others are told to connect to; empty: the address listened on.
     advertised: str = ""
+    # Where /metrics, /livez and /readyz are served; empty: nowhere.
+    metrics_listen: str = ""
     lease_ttl_ms: int = 5_000
     health_interval_ms: int = 1_000
     # An answer that waits for its records to be replicated, or for the shard to be read.

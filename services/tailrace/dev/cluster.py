@@ -146,7 +146,7 @@ class DevCluster:
             "id": member.number,
             "pid": member.identity.pid if alive and member.identity else None,
             "address": member.address,
-            "metrics": None,
+            "metrics": member.metrics_address or None,
             "state": life.value,
         }
 
@@ -407,6 +407,7 @@ class DevCluster:
                     "listeners": member.address,
                     "link.listeners": member.second_address,
                     "log.dirs": str(self._folder / member.name / "data"),
+                    "metrics.listeners": member.metrics_address,
                     "etcd.endpoints": etcd,
                     **self._settings_of_others(member),
                     **plan.broker_settings,
@@ -415,6 +416,7 @@ class DevCluster:
                 settings = {
                     "controller.id": str(member.number),
                     "controller.listeners": member.address,
+                    "metrics.listeners": member.metrics_address,
                     "etcd.endpoints": etcd,
                     **plan.controller_settings,
                 }
@@ -422,6 +424,7 @@ class DevCluster:
                 settings = {
                     "coordinator.id": str(member.number),
                     "coordinator.listeners": member.address,
+                    "metrics.listeners": member.metrics_address,
                     "etcd.endpoints": etcd,
                     **plan.coordinator_settings,
                 }
@@ -436,6 +439,7 @@ class DevCluster:
     def _settings_of_others(self, member: Member) -> dict[str, str]:
         """What brokers were told that were there before: one that joins them is told the same."""
         own = {"broker.id", "listeners", "link.listeners", "log.dirs", "etcd.endpoints"}
+        own |= {"metrics.listeners"}
         if self._config_path(member).exists():
             return {}
         for path in sorted(self._folder.glob(f"{Role.BROKER}-*/{Role.BROKER}.properties")):

@@ -28,10 +28,13 @@ COORDINATORS_MAX: Final = 10
 
 # Each kind of port has a row of its own, counted from the base.
 _BROKER_ROW: Final = 0
+_BROKER_METRICS_ROW: Final = 50
 _LINK_ROW: Final = 100
 _CONTROLLER_ROW: Final = 200
+_CONTROLLER_METRICS_ROW: Final = 210
 _ETCD_ROW: Final = 300
 _COORDINATOR_ROW: Final = 350
+_COORDINATOR_METRICS_ROW: Final = 360
 _ROWS: Final = 400
 PORT_BASE_MAX: Final = 65_535 - _ROWS
 # Below the ports that the kernel gives to outgoing connections: a broker that is down for a while
@@ -60,6 +63,8 @@ class Member:
     port: int
     # A broker's port for other brokers, etcd's for other etcds.
     second_port: int = 0
+    # Where it serves its metrics; 0: nowhere.
+    metrics_port: int = 0
     host: str = HOST
     identity: ProcessIdentity | None = None
 
@@ -73,7 +78,11 @@ class Member:
 
     @property
     def ports(self) -> list[int]:
-        return [self.port, self.second_port] if self.second_port else [self.port]
+        return [port for port in (self.port, self.second_port, self.metrics_port) if port]
+
+    @property
+    def metrics_address(self) -> str:
+        return f"{self.host}:{self.metrics_port}" if self.metrics_port else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +135,7 @@ def lay_out(
                     number=number,
                     port=port_base + _BROKER_ROW + number - 1,
                     second_port=port_base + _LINK_ROW + number - 1,
+                    metrics_port=port_base + _BROKER_METRICS_ROW + number - 1,
                 )
                 for number in range(1, brokers + 1)
             ),
@@ -135,6 +145,7 @@ def lay_out(
                     role=Role.CONTROLLER,
                     number=number,
                     port=port_base + _CONTROLLER_ROW + number - 1,
+                    metrics_port=port_base + _CONTROLLER_METRICS_ROW + number - 1,
                 )
                 for number in range(1, controllers + 1)
             ),
@@ -144,6 +155,7 @@ def lay_out(
                     role=Role.COORDINATOR,
                     number=number,
                     port=port_base + _COORDINATOR_ROW + number - 1,
+                    metrics_port=port_base + _COORDINATOR_METRICS_ROW + number - 1,
                 )
                 for number in range(1, coordinators + 1)
             ),

@@ -74,6 +74,16 @@ async def listening_socket(address: str) -> socket.socket:
     return sock
 
 
+async def metrics_socket(address: str) -> socket.socket | None:
+    """Where a service serves its metrics; None where it was told nothing."""
+    if not address:
+        return None
+    try:
+        return await listening_socket(address)
+    except (AddressInUse, InvalidConfig) as error:
+        raise type(error)(f"metrics.listeners: {error}") from error
+
+
 def bind_error(address: str, error: OSError) -> AddressInUse | InvalidConfig:
     """What a failure to listen means for whoever chose the address."""
     if error.errno == errno.EADDRINUSE:

@@ -98,6 +98,7 @@ class GrpcNetwork:
         self._shared: dict[str, _SharedChannel] = {}
         # Those that were given up for a fresh one and still have users.
         self._given_up: dict[_SharedChannel, None] = {}
+        self._servers: list[GrpcServer] = []
 
     def channel(self, address: str) -> GrpcChannel:
         split_address(address)
@@ -120,7 +121,13 @@ class GrpcNetwork:
         (await listening_socket(address)).close()
         server = GrpcServer(handlers, self._limits)
         await server.start(address)
+        self._servers.append(server)
         return server
+
+    def connections(self) -> tuple[int, int]:
+        """How many connections the servers have, and how many they refused."""
+        counted = [each.connections for each in self._servers if each.connections is not None]
+        return sum(map(len, counted)), sum(each.refused for each in counted)
 
     async def probe(self, address: str, *, timeout_ms: int) -> Probe:
         try:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from simulation.log_bench import NOW_MS, append, batch
-from simulation.loop import InlineBlocking, SimLoop, run
+from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
 from simulation.storage import SimFiles
-from tailrace.broker.flushes import flush
+from tailrace.broker.flushes import TimedBlocking, flush
 from tailrace.config import FolderConfig
 from tailrace.errors import LogClosed, StorageError
 from tailrace.log.manager import Identity, LogManager
+from tailrace.metrics.values import Calls
 from tailrace.model import BrokerId, TopicId, TopicPartition
 
 
 def test_a_log_is_durable_or_stopped() -> None:
     async def main(loop: SimLoop) -> None:
-        files, blocking = SimFiles(1), InlineBlocking(loop, "b")
+        files, calls = SimFiles(1), Calls()
+        blocking = TimedBlocking(InlineBlocking(loop, "b"), LoopClock(loop), calls)
         config = FolderConfig(log_dirs=("/data",))
         manager = LogManager(files, config, identity=Identity("c", BrokerId(1), "i"))
         manager.open(now_ms=NOW_MS)
@@ -28,5 +30,6 @@ def test_a_log_is_durable_or_stopped() -> None:
         assert isinstance(await flush(log, blocking), StorageError)
         assert not log.is_open
         assert isinstance(await flush(log, blocking), LogClosed)
+        assert (calls.times.count, calls.failed) == (1, 1)
 
     run(main, 1)

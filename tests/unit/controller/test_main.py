@@ -38,3 +38,11 @@ async def test_a_port_in_use_is_told() -> None:
         settings = ControllerSettings(controller_id=1, listen=address)
         with pytest.raises(AddressInUse, match=address):
             await run_controller(settings, NOWHERE, asyncio.Event(), lambda _: None)
+
+
+async def test_a_port_in_use_for_metrics_is_told_with_its_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = ControllerSettings(controller_id=1, listen="127.0.0.1:0", metrics_listen=address)
+        with pytest.raises(AddressInUse, match=rf"metrics\.listeners: .*{address}"):
+            await run_controller(settings, NOWHERE, asyncio.Event(), lambda _: None)

@@ -55,13 +55,13 @@ def test_the_status_of_processes_that_ran_before(tmp_path: Path) -> None:
                 "id": 1,
                 "pid": None,
                 "address": address,
-                "metrics": None,
+                "metrics": metrics,
                 "state": "exited",
             }
-            for name, role, address in [
-                ("broker-1", "broker", "127.0.0.1:9000"),
-                ("controller-1", "controller", "127.0.0.1:9200"),
-                ("etcd", "etcd", "127.0.0.1:9300"),
+            for name, role, address, metrics in [
+                ("broker-1", "broker", "127.0.0.1:9000", "127.0.0.1:9050"),
+                ("controller-1", "controller", "127.0.0.1:9200", "127.0.0.1:9210"),
+                ("etcd", "etcd", "127.0.0.1:9300", None),
             ]
         ],
     }

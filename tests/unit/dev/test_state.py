@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tailrace.dev.processes import ProcessIdentity
 from tailrace.dev.state import (
     BROKERS_MAX,
     CONTROLLERS_MAX,
+    COORDINATORS_MAX,
     PORT_BASE_MAX,
     STATE_FILE,
     DevError,
@@ -21,9 +23,10 @@ from tailrace.dev.state import (
 
 
 def test_the_largest_cluster_has_no_port_twice() -> None:
-    state = lay_out(BROKERS_MAX, CONTROLLERS_MAX, 20_000)
+    state = lay_out(BROKERS_MAX, CONTROLLERS_MAX, 20_000, coordinators=COORDINATORS_MAX)
     ports = [port for each in state.members for port in each.ports]
-    assert len(set(ports)) == len(ports) == 2 * BROKERS_MAX + CONTROLLERS_MAX + 2
+    others = CONTROLLERS_MAX + COORDINATORS_MAX
+    assert len(set(ports)) == len(ports) == 3 * BROKERS_MAX + 2 * others + 2
     assert max(ports) < 20_400
 
 
@@ -64,6 +67,15 @@ def test_the_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     save(tmp_path / "new", changed)
     assert load(tmp_path / "new") == changed != state
     assert [each.name for each in (tmp_path / "new").iterdir()] == [STATE_FILE]
+
+
+def test_a_file_from_before_there_were_metrics_can_be_read(tmp_path: Path) -> None:
+    save(tmp_path, lay_out(1, 1, 9_000))
+    path = tmp_path / STATE_FILE
+    path.write_text(re.sub(r'"metrics_port": \d+,', "", path.read_text()))
+    state = load(tmp_path)
+    assert state is not None
+    assert [each.metrics_address for each in state.members] == ["", "", ""]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', '{"version": 1}'])
