@@ -1,0 +1,189 @@
+"""What metrics cost: the counters of a request, a scrape of 1,000 partitions, a whole cluster.
+
+- `counters`: the additions that a produce request adds to a leader and its two followers, alone.
+- `scrape`: a shipped broker (on a simulated disk and network) that leads 1,000 partitions: how long
+  it takes to collect and to write the page, and how large that is.
+- `--cluster`: two real clusters, one whose brokers are scraped every second and one without the
+  endpoint, fed in turns: CPU seconds of all brokers per GB of values. Needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from time import perf_counter, process_time
+
+from bench.bench_cluster import broker_cpu_s, fresh_topic, produce_singly
+from integration.cluster_harness import connected, start, stop
+from simulation.loop import SimLoop, run
+from tailrace.broker.observing import ObservedBroker
+from tailrace.broker.settings import BrokerSettings
+from tailrace.clock import SystemClock
+from tailrace.dev.cluster import DevCluster
+from tailrace.meta.measured import MeasuredStore
+from tailrace.metrics.endpoint import rendered
+from tailrace.metrics.families import Page
+from tailrace.metrics.values import BrokerCounts
+from tailrace.model import TopicPartition
+from tailrace.process import loop_factory
+from tailrace.transport.measured import MeasuredNetwork
+from tailrace.transport.wire import to_partition
+from tailrace.v1 import control_pb2
+from unit.broker.trio import TOPIC_ID, Trio
+
+PARTITIONS = 1_000
+REPEATS = 200_000
+VALUE_BYTES = 1_024
+SCRAPE_S = 1.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", action="store_true", help="also measure real clusters")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=200, help="of values in a round")
+    arguments = parser.parse_args()
+    counters_ns()
+    for topics in (1, 20, 1_000):
+        run(partial(scrape, topics=topics), 1)
+    if arguments.cluster:
+        clusters(arguments.rounds, arguments.megabytes)
+    return 0
+
+
+def counters_ns() -> None:
+    clock, counts = SystemClock(), BrokerCounts()
+    traffic = counts.traffic.of("t")
+
+    def request() -> None:
+        began_ms = clock.monotonic_ms()
+        traffic.records_in += 1_000
+        traffic.bytes_in += 1_000_000
+        traffic.replica_bytes_out += 1_000_000
+        traffic.replica_bytes_out += 1_000_000
+        counts.produced["all"].observe(clock.monotonic_ms() - began_ms)
+        # On the followers.
+        traffic.replica_bytes_in += 1_000_000
+        traffic.replica_bytes_in += 1_000_000
+
+    best = min(_each_ns(request) for _ in range(5))
+    print(f"counters of one produce request, leader and two followers: {best:.0f} ns")
+
+
+def _each_ns(work: Callable[[], None]) -> float:
+    began = process_time()
+    for _ in range(REPEATS):
+        work()
+    return (process_time() - began) / REPEATS * 1e9
+
+
+async def scrape(loop: SimLoop, *, topics: int) -> None:
+    """A broker that leads all of them, and whose followers are not there."""
+    trio = Trio(loop)
+    await trio.start(0)
+    orders = [
+        control_pb2.PartitionOrder(
+            partition=to_partition(TopicPartition(f"topic-{number % topics}", number // topics)),
+            topic_id=TOPIC_ID,
+            leader=0,
+            leader_epoch=1,
+            isr=(0, 1, 2),
+            replicas=(0, 1, 2),
+            revision=1,
+            leader_link="b0:9093",
+        )
+        for number in range(PARTITIONS)
+    ]
+    for first in range(0, PARTITIONS, 50):
+        await trio.send_order(0, *orders[first : first + 50])
+    store = MeasuredStore(trio.etcd.connect(), trio.clock)
+    network = MeasuredNetwork(trio.host, trio.clock)
+    settings = BrokerSettings(broker_id=0)
+    observed = ObservedBroker(trio.brokers[0], settings, store, network, trio.clock)
+    collecting, writing, size, samples = [], [], 0, 0
+    for _ in range(10):
+        page = Page()
+        began = process_time()
+        await observed.fill(page)
+        collected = process_time()
+        text = rendered(page.metrics())
+        writing.append(process_time() - collected)
+        collecting.append(collected - began)
+        size = len(text)
+        samples = sum(len(metric.samples) for metric in page.metrics())
+    print(
+        f"scrape of {PARTITIONS} partitions in {topics} topics: {min(collecting) * 1e3:.1f} ms to "
+        f"collect, {min(writing) * 1e3:.1f} ms to write, {samples} series, {size / 1e3:.0f} kB"
+    )
+
+
+def clusters(rounds: int, megabytes: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        on = start(Path(folder) / "on")
+        off = start(Path(folder) / "off", metrics_listeners="")
+        ended = Event()
+        scraper = Thread(target=_scrape_all, args=(on, ended))
+        scraper.start()
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(_in_turns(on, off, rounds, megabytes))
+        finally:
+            ended.set()
+            scraper.join()
+            stop(on)
+            stop(off)
+
+
+def _scrape_all(dev: DevCluster, ended: Event) -> None:
+    addresses = [each["metrics"] for each in dev.status()["processes"] if each["role"] == "broker"]
+    while not ended.wait(SCRAPE_S):
+        for address in addresses:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+                answer.read()
+
+
+def _requests(dev: DevCluster) -> float:
+    """How many produce requests with acks=all the brokers have answered, by their own metrics."""
+    name = 'tailrace_produce_seconds_count{acks="all"} '
+    total = 0.0
+    for each in dev.status()["processes"]:
+        if each["role"] == "broker":
+            with urllib.request.urlopen(f"http://{each['metrics']}/metrics", timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            total += sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+    return total
+
+
+async def _in_turns(on: DevCluster, off: DevCluster, rounds: int, megabytes: int) -> None:
+    spent: dict[str, list[float]] = {"scraped every second": [], "without metrics": []}
+    records = 0
+    async with connected(on) as with_metrics, connected(off) as without:
+        both = list(zip(spent, (with_metrics, without), strict=True))
+        for number in range(rounds + 1):
+            for name, cluster in both if number % 2 else reversed(both):
+                topic = await fresh_topic(cluster)
+                before_s, began = broker_cpu_s(cluster), perf_counter()
+                records = await produce_singly(cluster, topic, VALUE_BYTES, megabytes)
+                gigabytes = records * VALUE_BYTES / 1e9
+                cpu_s = (broker_cpu_s(cluster) - before_s) / gigabytes
+                took_s = perf_counter() - began
+                await cluster.admin.delete_topic(topic)
+                if number:
+                    spent[name].append(cpu_s)
+                    print(f"  {name}: {cpu_s:.3f} CPU-s per GB, {took_s:.1f} s", flush=True)
+        requests = await asyncio.to_thread(_requests, on)
+        gigabytes = records * VALUE_BYTES / 1e9 * (rounds + 1)
+        print(f"{requests / gigabytes:.0f} produce requests per GB of values")
+    for name, found in spent.items():
+        print(f"{name}: median {median(found):.3f}, least {min(found):.3f} CPU-s per GB")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
