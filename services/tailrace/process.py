@@ -1,4 +1,4 @@
-"""The process of a service: its event loop, its signals, its log lines, its exit code.
+"""The process of a service or a command: its event loop, its signals, its log lines, its exit code.
 
 It knows nothing of what the service does: `run` is given a coroutine that is told when to stop. The
 first SIGTERM or SIGINT asks for an orderly end, the second one ends the process at once. A service
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO, TypeAlias, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import TailraceError
@@ -35,7 +35,10 @@ OPEN_FILES_WANTED: Final = 65_536
 """Each connection, and each log that is written to, takes one; many systems begin with 1,024."""
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_COMMAND_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_EXIT: Final = 128
+
+T = TypeVar("T")
 
 Main: TypeAlias = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """A service: it runs until it has ended by itself, or in order once the event is set."""
@@ -124,6 +127,50 @@ async def until_stopped(
             reason = f"{type(reason).__name__}: {reason}"
         raise ServiceFailed(str(reason or "no reason was given"))
     await tasks.close()
+
+
+def run_command(
+    work: Coroutine[Any, Any, T],
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """Run one piece of work to its end on a loop of its own.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel it, and it ends in order: then KeyboardInterrupt comes out, or
+    SystemExit with the code that shells give to a process that the signal has ended.
+    """
+    signals: list[signal.Signals] = []
+
+    async def interruptible() -> T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def signalled(number: signal.Signals) -> None:
+            # The end in order is bounded; a second signal would only leave things behind.
+            if not signals:
+                signals.append(number)
+                task.cancel()
+
+        for number in _COMMAND_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, signalled, number)
+        try:
+            return await work
+        finally:
+            for number in _COMMAND_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    handlers = {number: signal.getsignal(number) for number in _COMMAND_SIGNALS}
+    with asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            return runner.run(interruptible())
+        except asyncio.CancelledError:
+            if not signals:
+                raise
+            raise SystemExit(_SIGNAL_EXIT + signals[0]) from None
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def allow_open_files(wanted: int = OPEN_FILES_WANTED) -> int:

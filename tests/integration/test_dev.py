@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tailrace.cli import demo_cluster
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.errors import TailraceError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -216,6 +216,14 @@ def test_groups_from_the_command_line(tailrace: Tailrace) -> None:
     assert "moved" in tailrace("groups", "reset", "readers", "--to-offset", "15", "--execute")
     read = tailrace("consume", "orders", "--group", "readers", "--max", "5")
     assert read.splitlines() == [str(number) for number in range(15, 20)]
+    # A member that is told to end leaves at once, not when its session is over.
+    following = ("consume", "orders", "--group", "readers", "--follow", "--from-beginning")
+    with tailrace.process(*following) as member:
+        _said_until(member, "19")
+        member.terminate()
+        assert member.wait(20) == 128 + signal.SIGTERM
+    described = json.loads(tailrace("groups", "describe", "readers", "--json"))
+    assert (described["state"], described["members"]) == ("Empty", [])
     assert tailrace("groups", "delete", "readers", "--yes") == "readers deleted\n"
     assert tailrace("groups", "list", "--json") == ""
     assert "there is no group" in tailrace.fails("groups", "describe", "readers")

@@ -10,7 +10,7 @@ import pytest
 
 from integration.cluster_faults import loaded
 from integration.cluster_harness import Cluster, connected, now_ms, stop
-from nemesis.machine import Machine
+from integration.shifted_clock import Clocks
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
@@ -27,16 +27,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """Makes the shim that moves clocks; without a C compiler, clocks stay as they are."""
-    made = Machine(tmp_path_factory.mktemp("clocks"), [], "these tests need no networks")
-    print(made.missing)
-    return made
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> Clocks:
+    return Clocks(tmp_path_factory.mktemp("clocks"))
 
 
 @pytest.fixture(scope="module")
-def dev(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    running = DevCluster(tmp_path_factory.mktemp("cluster"), command_for=machine.command_for)
+def dev(clocks: Clocks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    running = DevCluster(tmp_path_factory.mktemp("cluster"), command_for=clocks.command_for)
     # Old data is looked for all the time, so that a clock that jumps would show.
     settings = {**LEASE, "log.retention.check.interval.ms": "200"}
     plan = Plan(
@@ -70,9 +67,27 @@ async def first_offset(cluster: Cluster, topic: str, partition: int) -> int:
         await reader.close()
 
 
+async def time_of(cluster: Cluster, broker: str, step_ms: int) -> int:
+    """How far off the time is that a broker stamps records with: whether its clock did jump."""
+    topic = f"stamped-by-{step_ms}"
+    config = {"message.timestamp.type": "LogAppendTime"}
+    await cluster.admin.create_topic(topic, partitions=3, config=config)
+    numbers = range(3)
+    (mine,) = [each for each in numbers if await cluster.leader(topic, each) == broker]
+    clock = SystemClock()
+    producer = ProducerCore(
+        cluster.bootstrap, ProducerSettings(), network=cluster.network, clock=clock, rng=Random()
+    )
+    try:
+        stored = await (await producer.send(topic, b"now", partition=mine))
+        return stored.timestamp_ms - clock.wall_ms()
+    finally:
+        await producer.close()
+
+
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
 async def test_f29_a_clock_that_jumps_moves_no_leader_and_removes_nothing(
-    dev: DevCluster, machine: Machine, step_ms: int
+    dev: DevCluster, clocks: Clocks, step_ms: int
 ) -> None:
     """Leases and waits go by the monotonic clock, retention by a time that can be believed."""
     config = {"retention.ms": "600000"}
@@ -80,8 +95,9 @@ async def test_f29_a_clock_that_jumps_moves_no_leader_and_removes_nothing(
         names = [await cluster.leader(load.topic, 0), await cluster.controller()]
         epochs, begun_ms = await cluster.epochs(load.topic), now_ms()
         for name in names:
-            machine.disturb(name, clock_ms=step_ms)
+            clocks.set(name, step_ms)
         try:
+            assert abs(await time_of(cluster, names[0], step_ms) - step_ms) < HOUR_MS / 2
             # Longer than a lease, and many rounds of retention.
             await asyncio.sleep(5)
             await load.flowing(since_ms=now_ms())
@@ -90,7 +106,7 @@ async def test_f29_a_clock_that_jumps_moves_no_leader_and_removes_nothing(
                 assert await first_offset(cluster, load.topic, partition) == 0
         finally:
             for name in names:
-                machine.disturb(name)
+                clocks.set(name, 0)
         await load.flowing(since_ms=now_ms())
         pause_ms = load.pause_ms(begun_ms)
         print(f"\nF29 clock {step_ms // HOUR_MS:+} h: longest wait {pause_ms:.0f} ms")

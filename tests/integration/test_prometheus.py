@@ -131,7 +131,7 @@ def _use(dev: DevCluster) -> None:
 def _tailrace(dev: DevCluster, *arguments: str) -> None:
     from typer.testing import CliRunner  # noqa: PLC0415
 
-    from tailrace.cli.main import app  # noqa: PLC0415
+    from tailrace.cli.commands import app  # noqa: PLC0415
 
     environment = {**os.environ, "TAILRACE_DEV_DIR": str(dev.folder)}
     done = CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from integration.cluster_harness import start, stop
 from integration.spark_harness import ROOT, Topic, local_session
 from tailrace import Admin, Producer
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.dev.cluster import DevCluster
 from tailrace.model import TopicPartition
 from tailrace_spark import progress

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tailrace.process import (
     ServiceFailed,
     allow_open_files,
     loop_factory,
+    run_command,
     until_stopped,
 )
 
@@ -191,3 +193,51 @@ async def test_a_service_is_waited_for_until_it_is_told_to_stop_or_fails() -> No
 
     with pytest.raises(ServiceFailed, match="KeyError: 'x'"):
         await until_stopped(asyncio.Event(), run(), lambda: "it ended by itself")
+
+
+@pytest.mark.parametrize("factory", [None, loop_factory()], ids=["asyncio", "fastest"])
+@pytest.mark.parametrize(
+    ("number", "comes_out", "code"),
+    [
+        (signal.SIGINT, KeyboardInterrupt, None),
+        (signal.SIGTERM, SystemExit, 143),
+        (signal.SIGHUP, SystemExit, 129),
+    ],
+)
+def test_a_signal_lets_a_command_end_in_order(
+    factory: Any, number: signal.Signals, comes_out: type[BaseException], code: int | None
+) -> None:
+    # Who runs the tests behind a shell has it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(60)
+        finally:
+            # A second one of those that are sent by machines does not cut this short.
+            if number != signal.SIGINT:
+                os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            ended.append("in order")
+
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
+    try:
+        with pytest.raises(comes_out) as stopped:
+            run_command(work(), factory)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == ["in order"]
+    assert getattr(stopped.value, "code", None) == code
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+def test_a_command_gives_what_its_work_gives() -> None:
+    assert run_command(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(ZeroDivisionError):
+        run_command(_broken())
+
+
+async def _broken() -> None:
+    raise ZeroDivisionError

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
+
+from tailrace.cli.asking import CODES, Asking, Bootstrap, Json, Yes, asks
 
 topics_app = typer.Typer(
     name="topics", help="Make, list, describe and delete topics.", no_args_is_help=True
 )
 cluster_app = typer.Typer(name="cluster", help="Look at the cluster.", no_args_is_help=True)
 
-_CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
-
-Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap",
-        metavar="HOST:PORT,…",
-        envvar="TAILRACE_BOOTSTRAP",
-        help="Brokers to ask first.  [default: the dev cluster, if one runs]",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this long.")
-]
 _Settings = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+]
+
+
+_WaitTopic = Annotated[
+    float,
+    typer.Option(
+        "--wait-topic",
+        min=0.0,
+        metavar="SECONDS",
+        help="How long a topic may take to appear that is not there.",
+    ),
 ]
 
 
@@ -51,7 +48,8 @@ Topic = Annotated[
 ]
 
 
-@topics_app.command("create", epilog=_CODES)
+@topics_app.command("create", epilog=CODES)
+@asks
 def create_topic(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
     *,
@@ -69,15 +67,13 @@ def create_topic(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be made.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Make a topic, and wait until its partitions have leaders."""
     from tailrace.cli import topics  # noqa: PLC0415
 
     topics.create(
-        topics.Asking(bootstrap, timeout, as_json),
+        asking,
         topic,
         partitions=partitions,
         replication_factor=replication_factor,
@@ -87,17 +83,17 @@ def create_topic(
     )
 
 
-@topics_app.command("list", epilog=_CODES)
-def list_topics(
-    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
-) -> None:
+@topics_app.command("list", epilog=CODES)
+@asks
+def list_topics(*, asking: Asking) -> None:
     """List the topics and how they are."""
     from tailrace.cli import topics  # noqa: PLC0415
 
-    topics.list_all(topics.Asking(bootstrap, timeout, as_json))
+    topics.list_all(asking)
 
 
-@topics_app.command("describe", epilog=_CODES)
+@topics_app.command("describe", epilog=CODES)
+@asks
 def describe_topics(
     names: Annotated[
         list[str] | None,
@@ -108,9 +104,8 @@ def describe_topics(
     unhealthy: Annotated[
         bool, typer.Option("--unhealthy", help="Only partitions with something wrong.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    *,
+    asking: Asking,
 ) -> None:
     """Show leaders, replicas and health of topics.
 
@@ -119,44 +114,42 @@ def describe_topics(
     """
     from tailrace.cli import topics  # noqa: PLC0415
 
-    topics.describe(topics.Asking(bootstrap, timeout, as_json), names or [], unhealthy=unhealthy)
+    topics.describe(asking, names or [], unhealthy=unhealthy)
 
 
-@topics_app.command("delete", epilog=_CODES)
+@topics_app.command("delete", epilog=CODES)
+@asks
 def delete_topics(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC…", autocompletion=complete_topics)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    yes: Yes = False,
+    *,
+    asking: Asking,
 ) -> None:
     """Delete topics and their records. Asks first when a person is at the terminal."""
     from tailrace.cli import topics  # noqa: PLC0415
 
-    topics.delete(topics.Asking(bootstrap, timeout, as_json), names, yes=yes)
+    topics.delete(asking, names, yes=yes)
 
 
-@cluster_app.command("describe", epilog=_CODES)
-def describe_cluster(
-    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
-) -> None:
+@cluster_app.command("describe", epilog=CODES)
+@asks
+def describe_cluster(*, asking: Asking) -> None:
     """Show brokers, the active controller, and what is wrong with partitions."""
     from tailrace.cli import topics  # noqa: PLC0415
 
-    topics.describe_cluster(topics.Asking(bootstrap, timeout, as_json))
+    topics.describe_cluster(asking)
 
 
+@asks
 def explain(
     topic: Topic,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Tell why the leader of a partition changed: the cause, who could lead, the times."""
     from tailrace.cli import topics  # noqa: PLC0415
 
-    topics.explain(topics.Asking(bootstrap, timeout, as_json), topic, partition)
+    topics.explain(asking, topic, partition)
 
 
 def produce(
@@ -191,6 +184,7 @@ def produce(
         float,
         typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long one record may take."),
     ] = 120.0,
+    wait_topic: _WaitTopic = 1.0,
     as_json: Json = False,
 ) -> None:
     """Write records: one for each line of stdin, of a file, or the one that is given."""
@@ -208,12 +202,17 @@ def produce(
         ),
         bootstrap=bootstrap,
         settings=producing.settings(
-            acks=acks, compression=compression, name=name, timeout_s=timeout
+            acks=acks,
+            compression=compression,
+            name=name,
+            timeout_s=timeout,
+            wait_topic_s=wait_topic,
         ),
         as_json=as_json,
     )
 
 
+@asks
 def consume(
     topic: Topic,
     *,
@@ -230,7 +229,7 @@ def consume(
     ] = False,
     offset: Annotated[
         str | None,
-        typer.Option("--offset", "-o", help="earliest, latest, or a number.  [default: earliest]"),
+        typer.Option("--offset", "-o", help="earliest, latest, or a number. (default: earliest)"),
     ] = None,
     since: Annotated[
         str | None,
@@ -245,15 +244,14 @@ def consume(
     with_keys: Annotated[
         bool, typer.Option("--keys", help="Print the keys too, with a tab after each.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    wait_topic: _WaitTopic = 1.0,
+    asking: Asking,
 ) -> None:
     """Read a topic up to its end (or for ever), and print a line for each record.
 
     On a terminal a line shows time, partition:offset, key, value and headers. Into a pipe or a file
     go the values as they are. With --json each line tells everything; what is no text stands there
-    as {"base64": …}. Ctrl-C leaves the group in order.
+    as {"base64": …}. Ctrl-C and SIGTERM leave the group in order.
     """
     from tailrace.cli import consuming  # noqa: PLC0415
 
@@ -269,9 +267,10 @@ def consume(
             max_records=max_records,
             follow=follow,
             with_keys=with_keys,
-            as_json=as_json,
+            wait_topic_s=wait_topic,
+            as_json=asking.as_json,
             pretty=sys.stdout.isatty() and not with_keys,
         ),
-        bootstrap=bootstrap,
-        timeout_s=timeout,
+        bootstrap=asking.bootstrap,
+        timeout_s=asking.timeout_s,
     )

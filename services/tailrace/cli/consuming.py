@@ -1,22 +1,28 @@
 """What `tailrace consume` does: a topic, from somewhere to its end or for ever, as lines.
 
 Lines go out as records come in; a reader that went away (`| head`) ends the command quietly. Ctrl-C
-leaves the group in order.
+and SIGTERM leave the group in order.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from tailrace.cli import formatting
-from tailrace.cli.connecting import Connection, connection, run
+from tailrace.cli.connecting import (
+    WAIT_TOPIC_S,
+    Connection,
+    connection,
+    partitions_of,
+    run,
+)
+from tailrace.cli.moments import parse_moment
+from tailrace.cli.output import warn
 from tailrace.client.admin import EARLIEST, LATEST, OffsetSpec
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.consumer_settings import ConsumerSettings
@@ -29,8 +35,6 @@ POLL_MS: Final = 500
 POLL_RECORDS: Final = 10_000
 
 _POSITIONS: Final = (EARLIEST, LATEST)
-_AGO: Final = re.compile(r"(?P<number>[0-9]+)(?P<unit>ms|s|m|h|d)")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Wanted:
     follow: bool = False
     with_keys: bool = False
     as_json: bool = False
+    wait_topic_s: float = WAIT_TOPIC_S
     # For people at a terminal: time, place, key, value and headers of each record.
     pretty: bool = False
 
@@ -78,23 +83,6 @@ def parse_offset(text: str) -> int | str:
     raise InvalidRequest(f"--offset {text!r} is neither a number nor 'earliest' nor 'latest'")
 
 
-def parse_since(text: str, *, now_ms: int) -> int:
-    """A time in ms: so long ago (`5m`, `2h`), or a moment in ISO 8601 (UTC unless it says)."""
-    match = _AGO.fullmatch(text)
-    if match is not None:
-        return now_ms - int(match["number"]) * _UNIT_MS[match["unit"]]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"--since {text!r} is neither a time ago (30s, 5m, 2h, 7d) nor a moment "
-            "(2026-01-31T12:00)"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
-
-
 @dataclass(frozen=True, slots=True)
 class _Start:
     """Where to begin: an offset, a place, a time in ms, or (None) where the group stopped."""
@@ -105,7 +93,7 @@ class _Start:
 
 def _start(wanted: Wanted, now_ms: int) -> _Start:
     if wanted.since is not None:
-        return _Start(since_ms=parse_since(wanted.since, now_ms=now_ms))
+        return _Start(since_ms=parse_moment(wanted.since, option="--since", now_ms=now_ms))
     if wanted.offset is not None:
         return _Start(offset=parse_offset(wanted.offset))
     return _Start()
@@ -116,7 +104,8 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
         group_id=wanted.group,
         auto_offset_reset=LATEST if start.offset == LATEST else EARLIEST,
         max_poll_records=POLL_RECORDS,
-        default_api_timeout_ms=to.timeout_ms,
+        default_api_timeout_ms=max(to.timeout_ms, int(wanted.wait_topic_s * 1000)),
+        unknown_topic_wait_ms=int(wanted.wait_topic_s * 1000),
         client_id="tailrace consume",
     )
     consumer = to.consumer(settings)
@@ -136,7 +125,7 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
 
 
 async def _partitions(wanted: Wanted, consumer: ConsumerCore) -> list[TopicPartition]:
-    count = await consumer.partitions_of(wanted.topic)
+    count = await partitions_of(consumer, wanted.topic)
     if wanted.partition is None:
         return [TopicPartition(wanted.topic, number) for number in range(count)]
     if wanted.partition >= count:
@@ -158,7 +147,7 @@ async def _begin_at(
 ) -> dict[TopicPartition, int]:
     """Offsets to seek to, of the partitions that need one."""
     if isinstance(start.offset, int):
-        return dict.fromkeys(partitions, start.offset)
+        return await _within(consumer, partitions, start.offset)
     if start.since_ms is None:
         return {}
     found = await _offsets(consumer, partitions, start.since_ms)
@@ -166,6 +155,21 @@ async def _begin_at(
         # Nothing is that late: only what comes from now on.
         ends = await _offsets(consumer, partitions, LATEST)
         found = {each: offset if offset >= 0 else ends[each] for each, offset in found.items()}
+    return found
+
+
+async def _within(
+    consumer: ConsumerCore, partitions: list[TopicPartition], offset: int
+) -> dict[TopicPartition, int]:
+    """The offset in each partition, or the nearest that it has; which one that is, is said."""
+    starts = await _offsets(consumer, partitions, EARLIEST)
+    ends = await _offsets(consumer, partitions, LATEST)
+    found = {each: max(starts[each], min(offset, ends[each])) for each in partitions}
+    for each, place in found.items():
+        if place < offset:
+            warn(f"{each} ends at offset {place}: there is no offset {offset} yet")
+        elif place > offset:
+            warn(f"{each} begins at offset {place}: offset {offset} is no longer there")
     return found
 
 

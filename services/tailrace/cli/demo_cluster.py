@@ -12,7 +12,6 @@ import asyncio
 import json
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +20,11 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from tailrace.cli.asking import TIMEOUT_S
 from tailrace.cli.connecting import Connection, connection, run
 from tailrace.cli.demo_spark import OUTPUT, Aggregation
 from tailrace.cli.formatting import counted
+from tailrace.cli.output import stdout_console
 from tailrace.cli.topics import print_change, print_topic
 from tailrace.client.admin import AdminCore
 from tailrace.client.delivery import RecordMetadata
@@ -44,7 +45,7 @@ WAIT_S: Final = 30.0
 
 def demo_cluster(*, keep: bool) -> bool:
     """Run the demo; returns whether nothing was lost."""
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console = stdout_console()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
     kept = False
     try:
@@ -120,15 +121,21 @@ async def _show(folder: Path, console: Console, *, keep: bool) -> bool:
     begun_ms = say.now_ms()
     await cluster.up(Plan(brokers=3, controllers=2, coordinators=0))
     say.tell(f"up in {(say.now_ms() - begun_ms) / 1000:.1f} s, in {folder}")
+    kept = False
     try:
-        to = connection(cluster.state.bootstrap)
+        to = connection(cluster.state.bootstrap, TIMEOUT_S)
         async with to.admin() as admin:
             held = await _break_it(cluster, to, admin, say)
         if keep:
             say.tell(f"It goes on: tailrace dev status --dir {folder}")
+        kept = keep
+    except asyncio.CancelledError:
+        say.tell("Interrupted: everything is being stopped.")
+        raise
+    else:
         return held
     finally:
-        if not keep:
+        if not kept:
             await cluster.down()
 
 

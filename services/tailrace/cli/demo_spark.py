@@ -65,14 +65,25 @@ class Aggregation:
             *("--conf", "spark.driver.host=127.0.0.1"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1"),
         )
-        self._process = await asyncio.to_thread(
-            subprocess.Popen,
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+        await self._spawn(command)
+
+    async def _spawn(self, command: tuple[str, ...]) -> None:
+        starting = asyncio.ensure_future(
+            asyncio.to_thread(
+                subprocess.Popen,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on by itself: what it starts has to be known to be ended.
+            self._process = await starting
+            raise
 
     async def finish(self) -> Outcome:
         """Let it read to the end and wait for its table."""

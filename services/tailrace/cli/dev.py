@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tailrace.dev.cluster import DevCluster, Plan
 
 app = typer.Typer(
@@ -35,7 +32,7 @@ _Dir = Annotated[
         "--dir",
         metavar="DIR",
         envvar="TAILRACE_DEV_DIR",
-        help="Where the cluster lives.  [default: ~/.tailrace/dev]",
+        help="Where the cluster lives. (default: ~/.tailrace/dev)",
         show_default=False,
     ),
 ]
@@ -48,17 +45,17 @@ _Name = Annotated[
 def up(
     *,
     brokers: Annotated[
-        int | None, typer.Option(min=1, help="How many.  [default: 3, or as before]")
+        int | None, typer.Option(min=1, help="How many. (default: 3, or as before)")
     ] = None,
     controllers: Annotated[
-        int | None, typer.Option(min=1, help="How many.  [default: 2, or as before]")
+        int | None, typer.Option(min=1, help="How many. (default: 2, or as before)")
     ] = None,
     coordinators: Annotated[
-        int | None, typer.Option(min=0, help="How many.  [default: 1, or as before]")
+        int | None, typer.Option(min=0, help="How many. (default: 1, or as before)")
     ] = None,
     folder: _Dir = None,
     port_base: Annotated[
-        int | None, typer.Option(min=1, help="Count ports from here.  [default: free ones]")
+        int | None, typer.Option(min=1, help="Count ports from here. (default: free ones)")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -106,25 +103,30 @@ def kill(
     folder: _Dir = None,
 ) -> None:
     """Send a signal to one process."""
-    _run(_cluster(folder).signal(name, _signal(signal_name)))
+    number = _signal(signal_name)
+    _run(_cluster(folder).signal(name, number))
+    typer.echo(f"{name} got {number.name}")
 
 
 @app.command()
 def start(name: _Name, folder: _Dir = None) -> None:
     """Start a process that has ended."""
     _run(_cluster(folder).start(name))
+    typer.echo(f"{name} is started")
 
 
 @app.command()
 def pause(name: _Name, folder: _Dir = None) -> None:
     """Let a process stand still (SIGSTOP)."""
     _run(_cluster(folder).signal(name, signal.SIGSTOP))
+    typer.echo(f"{name} is paused: `tailrace dev resume {name}` lets it go on")
 
 
 @app.command()
 def resume(name: _Name, folder: _Dir = None) -> None:
     """Let a paused process go on (SIGCONT)."""
     _run(_cluster(folder).signal(name, signal.SIGCONT))
+    typer.echo(f"{name} goes on")
 
 
 @app.command()
@@ -134,27 +136,18 @@ def down(
 ) -> None:
     """Stop the whole cluster. Its data stays for the next `up`."""
     cluster = _cluster(folder)
-    killed = _run(cluster.down(wipe=wipe))
-    for name in killed:
-        typer.echo(f"tailrace: {name} did not stop in time and was killed", err=True)
+    found = cluster.exists() if wipe else cluster.is_running()
+    _run(_down(cluster, wipe=wipe))
+    left = "nothing is left of it" if wipe else "`tailrace dev up` goes on with its data"
+    if found:
+        typer.echo(f"The cluster in {cluster.folder} is stopped; {left}.")
+    else:
+        typer.echo(f"No cluster runs in {cluster.folder}.")
 
 
 async def _up(cluster: DevCluster, plan: Plan, *, detach: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    starting = asyncio.current_task()
-    if starting is not None:
-        # Both signals end `up` while it starts things; it then stops what it has started.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, starting.cancel)
-    try:
-        started = await cluster.up(plan)
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)
-        if not detach:
-            loop.add_signal_handler(number, stop.set)
+    # Signals cancel this while things are started; what was started is then stopped again.
+    started = await cluster.up(plan)
     if not started:
         typer.echo(f"The cluster in {cluster.folder} runs already.")
     _show(cluster, cluster.status())
@@ -164,9 +157,23 @@ async def _up(cluster: DevCluster, plan: Plan, *, detach: bool) -> None:
     if not started:
         return
     typer.echo("Ctrl-C stops it.")
+    # From here on a signal is how it is meant to end.
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
     await _look_after(cluster, stop)
     typer.echo("Stopping.")
-    for name in await cluster.down():
+    await _down(cluster, wipe=False)
+
+
+async def _down(cluster: DevCluster, *, wipe: bool) -> None:
+    try:
+        killed = await cluster.down(wipe=wipe)
+    except asyncio.CancelledError:
+        typer.echo("tailrace: not all is stopped yet: `tailrace dev down` goes on", err=True)
+        raise
+    for name in killed:
         typer.echo(f"tailrace: {name} did not stop in time and was killed", err=True)
 
 
@@ -195,8 +202,10 @@ def _cluster(folder: Path | None) -> DevCluster:
     return DevCluster(folder or default_folder(os.environ), say=typer.echo)
 
 
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(work)
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    from tailrace.process import run_command  # noqa: PLC0415
+
+    run_command(work)
 
 
 def _signal(name: str) -> signal.Signals:
@@ -229,17 +238,16 @@ def _with_settings(plan: Plan, assignments: list[str]) -> Plan:
 
 
 def _show(cluster: DevCluster, found: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    console: Console = Console(file=sys.stdout, highlight=False)
-    table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
-    for title in ("name", "state", "pid", "address"):
-        table.add_column(title, no_wrap=True)
+    from tailrace.cli.output import plain_table, stdout_console  # noqa: PLC0415
+
+    console = stdout_console()
+    table = plain_table("name", "state", "pid", "address")
     for each in found["processes"]:
         style = "green" if each["state"] == "running" else "red"
         pid = "-" if each["pid"] is None else str(each["pid"])
-        table.add_row(each["name"], f"[{style}]{each['state']}[/]", pid, each["address"])
+        table.add_row(each["name"], Text(each["state"], style=style), pid, each["address"])
     console.print(table)
     console.print(f"bootstrap  {found['bootstrap']}", soft_wrap=True)
     console.print(f"logs       {cluster.log_path('broker-1').parent}", soft_wrap=True)

@@ -6,34 +6,21 @@ when one of them runs.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
+
+from tailrace.cli.asking import CODES, Asking, Yes, asks
 
 app = typer.Typer(
     name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True
 )
 
-_CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
-
-_Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap",
-        metavar="HOST:PORT,…",
-        envvar="TAILRACE_BOOTSTRAP",
-        help="Brokers to ask first.  [default: the dev cluster, if one runs]",
-        show_default=False,
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-_Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Give up after this long.")
-]
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")]
 
 
-@app.command("list", epilog=_CODES)
+@app.command("list", epilog=CODES)
+@asks
 def list_groups(
     *,
     states: Annotated[
@@ -44,18 +31,16 @@ def list_groups(
             help="Empty, PreparingRebalance, CompletingRebalance or Stable; may be repeated.",
         ),
     ] = None,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    asking: Asking,
 ) -> None:
     """List the groups of all coordinators."""
     from tailrace.cli import groups  # noqa: PLC0415
-    from tailrace.cli.topics import Asking  # noqa: PLC0415
 
-    groups.list_all(Asking(bootstrap, timeout, as_json), states or [])
+    groups.list_all(asking, states or [])
 
 
-@app.command("describe", epilog=_CODES)
+@app.command("describe", epilog=CODES)
+@asks
 def describe_groups(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[GROUP]…", help="Their names; all if none.")
@@ -64,18 +49,16 @@ def describe_groups(
     members: Annotated[
         bool, typer.Option("--members", help="Show members instead of positions.")
     ] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    asking: Asking,
 ) -> None:
     """Show positions, lag in records and in time, and who reads what."""
     from tailrace.cli import groups  # noqa: PLC0415
-    from tailrace.cli.topics import Asking  # noqa: PLC0415
 
-    groups.describe(Asking(bootstrap, timeout, as_json), names or [], members=members)
+    groups.describe(asking, names or [], members=members)
 
 
-@app.command("reset", epilog=_CODES)
+@app.command("reset", epilog=CODES)
+@asks
 def reset_group(
     group: _Group,
     *,
@@ -84,7 +67,7 @@ def reset_group(
         typer.Option(
             "--topic",
             metavar="TOPIC[:0,1…]",
-            help="Only this topic, or these partitions; may be repeated.  [default: all it has]",
+            help="Only this topic, or these partitions; may be repeated. (default: all it has)",
             show_default=False,
         ),
     ] = None,
@@ -109,13 +92,10 @@ def reset_group(
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without, only show what would change.")
     ] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    asking: Asking,
 ) -> None:
     """Move the positions of a group, which must have no members."""
     from tailrace.cli import groups  # noqa: PLC0415
-    from tailrace.cli.topics import Asking  # noqa: PLC0415
     from tailrace.clock import SystemClock  # noqa: PLC0415
 
     target = groups.target_of(
@@ -126,21 +106,18 @@ def reset_group(
         time=to_time,
         now_ms=SystemClock().wall_ms(),
     )
-    asking = Asking(bootstrap, timeout, as_json)
     groups.reset(asking, group, target, topics or [], execute=execute)
 
 
-@app.command("delete", epilog=_CODES)
+@app.command("delete", epilog=CODES)
+@asks
 def delete_groups(
     names: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Their names.")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: _Bootstrap = None,
-    timeout: _Timeout = 15.0,
-    as_json: _Json = False,
+    yes: Yes = False,
+    asking: Asking,
 ) -> None:
     """Forget groups without members, with their positions."""
     from tailrace.cli import groups  # noqa: PLC0415
-    from tailrace.cli.topics import Asking  # noqa: PLC0415
 
-    groups.delete(Asking(bootstrap, timeout, as_json), names, yes=yes)
+    groups.delete(asking, names, yes=yes)

@@ -6,23 +6,22 @@ is printed, and done only with --execute.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from tailrace.cli.asking import Asking
 from tailrace.cli.formatting import NOTHING, counted, number, safe
-from tailrace.cli.topics import Asking
+from tailrace.cli.moments import parse_moment
+from tailrace.cli.output import plain_table, print_json, stdout_console, warn
 from tailrace.client.admin import AdminCore
 from tailrace.client.group_admin import GroupDescription, GroupPosition, PositionReset, ResetTo
-from tailrace.errors import InvalidConfig, TailraceError
+from tailrace.errors import InvalidConfig, InvalidRequest, TailraceError
 
 _STATES: Final = {
     "Stable": "green",
@@ -41,12 +40,13 @@ class Target:
 
 
 def list_all(asking: Asking, states: Sequence[str]) -> None:
-    found = asking.ask(lambda admin: admin.list_groups(states))
+    wanted = [_known_state(each) for each in states]
+    found = asking.ask(lambda admin: admin.list_groups(wanted))
     if asking.as_json:
         for each in found:
-            _print_json(each.as_dict())
+            print_json(each.as_dict())
         return
-    table = _table("group", "state", "kind", "members", "coordinator")
+    table = plain_table("group", "state", "kind", "members", "coordinator")
     for each in found:
         table.add_row(
             safe(each.group),
@@ -55,7 +55,8 @@ def list_all(asking: Asking, states: Sequence[str]) -> None:
             str(each.members),
             str(each.coordinator_id),
         )
-    _console().print(table)
+    nothing = "No group is in that state." if states else "There are no groups."
+    stdout_console().print(table if found else nothing)
 
 
 def describe(asking: Asking, names: Sequence[str], *, members: bool) -> None:
@@ -63,12 +64,15 @@ def describe(asking: Asking, names: Sequence[str], *, members: bool) -> None:
         wanted = names or [each.group for each in await admin.list_groups()]
         return [await admin.describe_group(name) for name in wanted]
 
-    console = _console()
-    for found in asking.ask(ask):
+    console = stdout_console()
+    described = asking.ask(ask)
+    for found in described:
         if asking.as_json:
-            _print_json(found.as_dict())
+            print_json(found.as_dict())
         else:
             _print_group(console, found, members=members)
+    if not described and not asking.as_json:
+        console.print("There are no groups.")
 
 
 def reset(
@@ -82,9 +86,9 @@ def reset(
     )
     if asking.as_json:
         for each in plan:
-            _print_json(_reset_dict(group, each, done=execute))
+            print_json(_reset_dict(group, each, done=execute))
         return
-    table = _table("topic", "partition", "from", "to", "change")
+    table = plain_table("topic", "partition", "from", "to", "change")
     for each in plan:
         change = each.new - each.old if each.old >= 0 else None
         table.add_row(
@@ -94,9 +98,14 @@ def reset(
             number(each.new),
             NOTHING if change is None else f"{change:+,}",
         )
-    console = _console()
+    console = stdout_console()
     console.print(table)
-    done = f"{counted(len(plan), 'position')} of {safe(group)} "
+    for each in plan:
+        if each.asked != each.new:
+            end = "ends" if each.asked > each.new else "begins"
+            warn(f"{each.partition} {end} at offset {each.new}: {each.asked} is not in its log")
+    moved = sum(each.new != each.old for each in plan)
+    done = f"{counted(moved, 'position')} of {safe(group)} "
     console.print(f"{done}moved." if execute else f"{done}would move: add --execute to do it.")
 
 
@@ -108,7 +117,7 @@ def delete(asking: Asking, names: Sequence[str], *, yes: bool) -> None:
     for name, error in results.items():
         failed = failed or error
         if asking.as_json:
-            _print_json({"group": name, "deleted": error is None, "error": _code(error)})
+            print_json({"group": name, "deleted": error is None, "error": _code(error)})
         elif error is None:
             typer.echo(f"{name} deleted")
     if failed is not None:
@@ -130,33 +139,17 @@ def target_of(
         *([Target(ResetTo.LATEST)] if latest else []),
         *([Target(ResetTo.OFFSET, offset)] if offset is not None else []),
         *([Target(ResetTo.SHIFT, shift)] if shift is not None else []),
-        *([Target(ResetTo.TIME, parse_time(time, now_ms=now_ms))] if time is not None else []),
+        *(
+            [Target(ResetTo.TIME, parse_moment(time, option="--to-time", now_ms=now_ms))]
+            if time is not None
+            else []
+        ),
     ]
     if len(found) != 1:
         raise InvalidConfig(
             "where to? Give one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time"
         )
     return found[0]
-
-
-_AGO_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_time(text: str, *, now_ms: int) -> int:
-    """A time ago (30s, 5m, 2h, 7d) or a moment in ISO 8601, which is UTC unless it says else."""
-    amount, unit = text[:-1], text[-1:]
-    if unit in _AGO_MS and amount.isascii() and amount.isdigit():
-        return now_ms - int(amount) * _AGO_MS[unit]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidConfig(
-            f"--to-time {text!r} is neither a time ago (30s, 5m, 2h, 7d) nor a moment such as "
-            "2026-01-31T12:00:00"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1_000)
 
 
 def parse_topics(given: Iterable[str]) -> dict[str, list[int] | None]:
@@ -196,7 +189,7 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
     title.append(f"{counted(found.lag, 'record')} behind")
     console.print(title, soft_wrap=True)
     if members:
-        table = _table("member", "instance", "client", "host", "partitions")
+        table = plain_table("member", "instance", "client", "host", "partitions")
         for each in found.members:
             shown = "?" if each.partitions is None else " ".join(map(str, each.partitions))
             table.add_row(
@@ -208,7 +201,7 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
             )
         console.print(table)
         return
-    table = _table("topic", "partition", "position", "end", "lag", "behind", "client", "host")
+    table = plain_table("topic", "partition", "position", "end", "lag", "behind", "client", "host")
     for position in found.positions:
         table.add_row(
             safe(position.topic),
@@ -230,6 +223,14 @@ def _shown_position(position: GroupPosition) -> Text:
     return text
 
 
+def _known_state(given: str) -> str:
+    """The state as coordinators call it; InvalidRequest when there is none like it."""
+    for state in _STATES:
+        if given.lower() == state.lower():
+            return state
+    raise InvalidRequest(f"--state {given!r} is none of {', '.join(_STATES)}")
+
+
 def _state(state: str) -> Text:
     return Text(state, style=_STATES.get(state, ""))
 
@@ -241,24 +242,10 @@ def _reset_dict(group: str, each: PositionReset, *, done: bool) -> dict[str, Any
         "partition": each.partition.partition,
         "old": each.old,
         "new": each.new,
+        "asked": each.asked,
         "done": done,
     }
 
 
 def _code(error: TailraceError | None) -> str | None:
     return None if error is None else error.code
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
-    for title in titles:
-        table.add_column(title, no_wrap=True)
-    return table
-
-
-def _console() -> Console:
-    return Console(file=sys.stdout, highlight=False, markup=False)
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))

@@ -1,111 +1,63 @@
-"""The `tailrace` command: joins the command groups and turns errors into one sentence.
+"""Where the process of `tailrace` begins: its signals first, then everything else.
 
-It knows no more of a group than its Typer app. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
-after Ctrl-C; a group may add its own and says so in its help.
+Imports take a moment, and whoever presses Ctrl-C in it wants no traceback: until a command runs,
+signals end the process at once and without a word. So nothing heavy is imported here before they
+are dealt with. From then on they are exceptions, and whatever a command has begun ends in order.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from typing import Annotated, Final
+from types import FrameType
+from typing import Final, NoReturn
 
-import typer
-
-from tailrace import __version__
-from tailrace.cli import clients, dev, group_commands, log, operators, services
-from tailrace.errors import InvariantViolation, TailraceError
-
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
-# What the base install, the client and the tools, goes without.
-SERVER_MODULES: Final = frozenset({"aetcd", "numpy", "prometheus_client", "uvloop"})
-
-app = typer.Typer(
-    name="tailrace",
-    help="Tailrace, a replicated log.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-app.command()(services.broker)
-app.command()(services.controller)
-app.command()(services.coordinator)
-app.add_typer(clients.topics_app)
-app.add_typer(operators.brokers_app)
-app.add_typer(operators.config_app)
-app.add_typer(clients.cluster_app)
-app.add_typer(group_commands.app)
-app.command()(clients.produce)
-app.command()(clients.consume)
-app.command()(clients.explain)
-app.add_typer(dev.app)
-app.add_typer(log.app)
+SIGNAL_EXIT: Final = 128
+"""A process that a signal has ended exits with this and the number of the signal, as shells say."""
 
 
 def main() -> None:
     """Run the command line and exit the process with its code."""
+    _leave_at_once()
+    from tailrace.cli.commands import run  # noqa: PLC0415 - see above.
+
+    for number, handler in _IN_ORDER.items():
+        # Who told us to ignore one (nohup does, a shell for what runs behind it) meant it.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except InvariantViolation:
-        # Our own bug: the traceback is what its report needs.
-        raise
-    except (TailraceError, OSError) as error:
-        typer.echo(f"tailrace: {_sentence(error)}", err=True)
-        sys.exit(EXIT_FAILED)
-    except ModuleNotFoundError as error:
-        if error.name not in SERVER_MODULES:
-            raise
-        what = f"this command runs a server, and {error.name} is not installed"
-        typer.echo(f"tailrace: {what}: pip install 'tailrace[server]'", err=True)
-        sys.exit(EXIT_USAGE)
+        run()
+    finally:
+        # Nothing is left to be ended in order.
+        _leave_at_once()
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tailrace {__version__}")
-        raise typer.Exit
+def _leave_at_once() -> None:
+    for number in _IN_ORDER:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
 
 
-@app.command()
-def demo(
-    what: Annotated[
-        str, typer.Argument(metavar="[cluster|log]", help="What to see.", show_default=True)
-    ] = "cluster",
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder, and say how to look around in it.")
-    ] = False,
-) -> None:
-    """See it at work: a cluster that loses its leader, or (log) a log that crashes and recovers."""
-    if what not in {"cluster", "log"}:
-        raise typer.BadParameter(f"{what!r} is neither 'cluster' nor 'log'")
-    # They run the server's code, which needs more than the base install has.
-    from tailrace.cli.demo import demo as demo_log  # noqa: PLC0415
-    from tailrace.cli.demo_cluster import demo_cluster  # noqa: PLC0415
-
-    held = demo_log(keep=keep) if what == "log" else demo_cluster(keep=keep)
-    raise typer.Exit(0 if held else EXIT_FAILED)
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    # What was printed before, by a command that is at its end, still goes out.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, RuntimeError, AttributeError):
+            continue
+    os._exit(SIGNAL_EXIT + number)
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Tailrace, a replicated log."""
+def _end_in_order(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(SIGNAL_EXIT + number)
 
 
-def _sentence(error: TailraceError | OSError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        return ": ".join([*names, error.strerror])
-    return str(error) or type(error).__name__
-
+_IN_ORDER: Final = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: _end_in_order,
+    signal.SIGHUP: _end_in_order,
+}
 
 if __name__ == "__main__":
     main()

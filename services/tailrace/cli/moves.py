@@ -21,8 +21,10 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from tailrace.cli.asking import Asking
 from tailrace.cli.formatting import counted, safe, size
-from tailrace.cli.topics import Asking, broker_list, plain_table, print_json, stdout_console
+from tailrace.cli.output import plain_table, print_json, stdout_console
+from tailrace.cli.topics import broker_list
 from tailrace.client.admin import AdminCore
 from tailrace.client.moving import Move, Progress
 from tailrace.errors import InvalidRequest
@@ -133,9 +135,7 @@ def status(asking: Asking, names: Sequence[str], *, cancel: bool, wait: bool) ->
 
     progress = asking.ask(look)
     if asking.as_json:
-        for each in progress.moves:
-            print_json(each.as_dict())
-        print_json(_totals(progress))
+        _print_json(progress)
         return
     console = stdout_console()
     if not progress.moves:
@@ -212,9 +212,7 @@ def describe_progress(progress: Progress, bytes_per_s: float) -> str:
 
 def _print_plan(asking: Asking, progress: Progress) -> None:
     if asking.as_json:
-        for each in progress.moves:
-            print_json(each.as_dict())
-        print_json(_totals(progress))
+        _print_json(progress)
         return
     console = stdout_console()
     if not progress.moves:
@@ -226,6 +224,12 @@ def _print_plan(asking: Asking, progress: Progress) -> None:
         f"{counted(len(progress.moves), 'partition')}, {counted(copies, 'replica')} to copy, "
         f"{size(progress.total_bytes)}"
     )
+
+
+def _print_json(progress: Progress) -> None:
+    for each in progress.moves:
+        print_json(each.as_dict())
+    print_json(_totals(progress))
 
 
 def _print_moves(console: Console, progress: Progress) -> None:

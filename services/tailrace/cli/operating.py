@@ -13,17 +13,12 @@ from collections.abc import Sequence
 import typer
 from rich.text import Text
 
+from tailrace.cli.asking import Asking
 from tailrace.cli.formatting import counted, iso_time, safe, size
-from tailrace.cli.topics import (
-    Asking,
-    assignments,
-    plain_table,
-    print_json,
-    stdout_console,
-    warn,
-)
+from tailrace.cli.output import plain_table, print_json, stdout_console, warn
+from tailrace.cli.topics import assignments, print_warnings
 from tailrace.client.admin import AdminCore
-from tailrace.client.describing import Health
+from tailrace.client.describing import Health, TopicDescription
 from tailrace.client.moving import ReplicaFacts, best_candidate, loss_of
 from tailrace.client.operations import (
     CONFIG_KINDS,
@@ -32,7 +27,8 @@ from tailrace.client.operations import (
     Elected,
     LeaderChoice,
 )
-from tailrace.errors import InvalidRequest, LeaderNotAvailable, UnknownBroker
+from tailrace.errors import InvalidRequest, LeaderNotAvailable, UnknownBroker, UnknownTopic
+from tailrace.meta.keys import DEFAULT_CONFIG
 from tailrace.model import TopicPartition
 
 # ---------------------------------------------------------------------------------------- settings
@@ -63,17 +59,35 @@ def set_config(
     changed = assignments(given)
     if not changed and not unset:
         raise InvalidRequest("nothing to change: give NAME=VALUE, or --unset NAME")
-    config = asking.ask(
-        lambda admin: admin.alter_config(
-            _kind(kind), name, changed, unset=unset, validate_only=validate_only
+    _kind(kind)
+
+    async def change(admin: AdminCore) -> dict[str, str]:
+        before = (await admin.describe_configs(kind, name)).get(name, {}) if unset else {}
+        config = await admin.alter_config(
+            kind, name, changed, unset=unset, validate_only=validate_only
         )
-    )
+        for each in unset:
+            if each not in before:
+                warn(f"{safe(name)} had no {safe(each)} of its own: there was nothing to unset")
+        if kind == "brokers" and name != DEFAULT_CONFIG:
+            await _tell_if_away(admin, name)
+        return config
+
+    config = asking.ask(change)
     if asking.as_json:
         print_json({"kind": kind, "name": name, "config": config})
         return
     done = "would have" if validate_only else "has"
     told = ", ".join(f"{safe(each)}={safe(value)}" for each, value in config.items())
     typer.echo(f"{safe(name)} {done} {told or 'no settings of its own'}")
+
+
+async def _tell_if_away(admin: AdminCore, broker: str) -> None:
+    """Settings may be there before their broker is; but it may also be a slip of the pen."""
+    known = [str(each.broker_id) for each in await admin.describe_brokers()]
+    if broker not in known:
+        there = ", ".join(known)
+        warn(f"there is no broker {broker} (there are {there}): it counts once one has that number")
 
 
 def _kind(kind: str) -> str:
@@ -87,7 +101,7 @@ def _kind(kind: str) -> str:
 
 def add_partitions(asking: Asking, topic: str, total: int, *, validate_only: bool) -> None:
     made = asking.ask(lambda admin: admin.add_partitions(topic, total, validate_only=validate_only))
-    warn(made)
+    print_warnings(made)
     if asking.as_json:
         print_json(made.as_dict())
         return
@@ -106,6 +120,7 @@ def delete_records(
     async def delete(admin: AdminCore) -> bool:
         described = await admin.describe_topic(topic)
         numbers = partitions or [each.partition for each in described.partitions]
+        _require_partitions(described, numbers)
         wanted = {TopicPartition(topic, each): before for each in numbers}
         failed = False
         for partition, deleted in (await admin.delete_records(wanted)).items():
@@ -115,13 +130,23 @@ def delete_records(
                 found = {"topic": topic, "partition": partition.partition}
                 print_json({**found, "log_start": deleted.log_start, "error": error})
             elif deleted.error is not None:
-                typer.echo(f"tailrace: {partition}: {deleted.error}", err=True)
+                warn(f"{partition}: {deleted.error}")
             else:
                 typer.echo(f"{partition} begins at offset {deleted.log_start}")
         return failed
 
     if asking.ask(delete):
         raise typer.Exit(1)
+
+
+def _require_partitions(topic: TopicDescription, wanted: Sequence[int]) -> None:
+    """UnknownTopic when a partition is named that is not there: nobody leads that one, ever."""
+    missing = [each for each in wanted if each >= len(topic.partitions)]
+    if missing:
+        raise UnknownTopic(
+            f"{topic.topic} has partitions 0 to {len(topic.partitions) - 1}, "
+            f"not {', '.join(map(str, missing))}"
+        )
 
 
 def elect_preferred(asking: Asking, names: Sequence[str], partition: int | None) -> None:
@@ -175,6 +200,9 @@ async def _partitions(
     admin: AdminCore, names: Sequence[str], partition: int | None
 ) -> list[TopicPartition]:
     described = await admin.describe_topics(names)
+    if partition is not None:
+        for topic in described:
+            _require_partitions(topic, [partition])
     return [
         TopicPartition(topic.topic, each.partition)
         for topic in described

@@ -7,21 +7,12 @@ Only the command line: arguments, options, help. What the commands do is in `cli
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from tailrace.cli.clients import (
-    Bootstrap,
-    Json,
-    Timeout,
-    Topic,
-    complete_topics,
-    topics_app,
-)
-
-if TYPE_CHECKING:
-    from tailrace.cli.topics import Asking
+from tailrace.cli.asking import CODES, Asking, Yes, asks
+from tailrace.cli.clients import Topic, complete_topics, topics_app
 
 brokers_app = typer.Typer(
     name="brokers", help="Look at brokers, cordon and empty them.", no_args_is_help=True
@@ -30,10 +21,8 @@ config_app = typer.Typer(
     name="config", help="Settings of topics, brokers and clients.", no_args_is_help=True
 )
 
-_CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 after Ctrl-C."
 _KINDS: Final = ("topics", "brokers", "clients")
 
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TOPIC]…", autocompletion=complete_topics),
@@ -61,17 +50,12 @@ _Dry = Annotated[bool, typer.Option("--dry-run", help="Only show moves, bytes an
 _Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0)]
 
 
-def _asking(bootstrap: str | None, timeout: float, as_json: bool) -> Asking:
-    from tailrace.cli.topics import Asking  # noqa: PLC0415
-
-    return Asking(bootstrap, timeout, as_json)
-
-
 def complete_kinds(incomplete: str) -> list[str]:
     return [each for each in _KINDS if each.startswith(incomplete)]
 
 
-@topics_app.command("alter", epilog=_CODES)
+@topics_app.command("alter", epilog=CODES)
+@asks
 def alter_topic(
     topic: Topic,
     *,
@@ -80,15 +64,13 @@ def alter_topic(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Change settings of a topic; brokers take them over at once."""
     from tailrace.cli import operating  # noqa: PLC0415
 
     operating.set_config(
-        _asking(bootstrap, timeout, as_json),
+        asking,
         "topics",
         topic,
         changed or [],
@@ -97,7 +79,8 @@ def alter_topic(
     )
 
 
-@topics_app.command("add-partitions", epilog=_CODES)
+@topics_app.command("add-partitions", epilog=CODES)
+@asks
 def add_partitions(
     topic: Topic,
     total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many in all.")],
@@ -105,18 +88,16 @@ def add_partitions(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Give a topic more partitions. Keys may go to other partitions after that."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     operating.add_partitions(asking, topic, total, validate_only=validate_only)
 
 
-@topics_app.command("delete-records", epilog=_CODES)
+@topics_app.command("delete-records", epilog=CODES)
+@asks
 def delete_records(
     topic: Topic,
     *,
@@ -126,20 +107,17 @@ def delete_records(
     before: Annotated[
         int, typer.Option("--before", min=-1, help="The first offset that stays; -1: none does.")
     ],
-    yes: _Yes = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    yes: Yes = False,
+    asking: Asking,
 ) -> None:
     """Delete the records below an offset, on all replicas."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    operating.delete_records(
-        _asking(bootstrap, timeout, as_json), topic, partition or [], before, yes=yes
-    )
+    operating.delete_records(asking, topic, partition or [], before, yes=yes)
 
 
-@topics_app.command("elect-leaders", epilog=_CODES)
+@topics_app.command("elect-leaders", epilog=CODES)
+@asks
 def elect_leaders(
     names: _Names = None,
     *,
@@ -152,10 +130,8 @@ def elect_leaders(
             "--unclean", help="Let replicas lead that may lack acknowledged records: they are lost."
         ),
     ] = False,
-    yes: _Yes = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    yes: Yes = False,
+    asking: Asking,
 ) -> None:
     """Let preferred replicas lead, of all topics unless some are named.
 
@@ -164,14 +140,14 @@ def elect_leaders(
     """
     from tailrace.cli import operating  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     if unclean:
         operating.elect_unclean(asking, names or [], partition, yes=yes)
     else:
         operating.elect_preferred(asking, names or [], partition)
 
 
-@topics_app.command("reassign", epilog=_CODES)
+@topics_app.command("reassign", epilog=CODES)
+@asks
 def reassign(
     names: _Names = None,
     *,
@@ -194,10 +170,8 @@ def reassign(
     dry_run: _Dry = False,
     throttle: _Throttle = None,
     wait: _Wait = True,
-    yes: _Yes = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    yes: Yes = False,
+    asking: Asking,
 ) -> None:
     """Move replicas to other brokers: by a plan, or by the rule over a set of brokers.
 
@@ -206,7 +180,6 @@ def reassign(
     """
     from tailrace.cli import moves  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     if status or cancel:
         moves.status(asking, names or [], cancel=cancel, wait=wait and not status)
         return
@@ -219,97 +192,92 @@ def reassign(
     moves.reassign(asking, wanted, options)
 
 
-@brokers_app.command("list", epilog=_CODES)
-def list_brokers(
-    bootstrap: Bootstrap = None, timeout: Timeout = 15.0, as_json: Json = False
-) -> None:
+@brokers_app.command("list", epilog=CODES)
+@asks
+def list_brokers(*, asking: Asking) -> None:
     """List brokers: where they are, what they lead and hold, whether they are cordoned."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    operating.list_brokers(_asking(bootstrap, timeout, as_json))
+    operating.list_brokers(asking)
 
 
-@brokers_app.command("describe", epilog=_CODES)
+@brokers_app.command("describe", epilog=CODES)
+@asks
 def describe_broker(
     broker: _Broker,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    *,
+    asking: Asking,
 ) -> None:
     """Show a broker and its replicas by folder, with their sizes and offsets."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    operating.describe_broker(_asking(bootstrap, timeout, as_json), broker)
+    operating.describe_broker(asking, broker)
 
 
-@brokers_app.command("cordon", epilog=_CODES)
+@brokers_app.command("cordon", epilog=CODES)
+@asks
 def cordon_broker(
     broker: _Broker,
     *,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the record.")] = "",
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Give a broker no new replicas and no leadership."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     operating.cordon(asking, broker, cordon=True, reason=reason)
 
 
-@brokers_app.command("uncordon", epilog=_CODES)
+@brokers_app.command("uncordon", epilog=CODES)
+@asks
 def uncordon_broker(
     broker: _Broker,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    *,
+    asking: Asking,
 ) -> None:
     """Let a broker have replicas and leaderships again."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     operating.cordon(asking, broker, cordon=False, reason="")
 
 
-@brokers_app.command("drain", epilog=_CODES)
+@brokers_app.command("drain", epilog=CODES)
+@asks
 def drain_broker(
     broker: _Broker,
     *,
     dry_run: _Dry = False,
     throttle: _Throttle = None,
     wait: _Wait = True,
-    yes: _Yes = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    yes: Yes = False,
+    asking: Asking,
 ) -> None:
     """Cordon a broker and move all its replicas to others; then it can be taken away."""
     from tailrace.cli import moves  # noqa: PLC0415
 
-    asking = _asking(bootstrap, timeout, as_json)
     options = moves.Options(dry_run=dry_run, throttle=throttle, wait=wait, yes=yes)
     moves.reassign(asking, moves.Wanted(drain=broker), options)
 
 
-@config_app.command("get", epilog=_CODES)
+@config_app.command("get", epilog=CODES)
+@asks
 def get_config(
     kind: Annotated[
         str,
         typer.Argument(metavar="topics|brokers|clients", autocompletion=complete_kinds),
     ],
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="All, unless named.")] = "",
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    *,
+    asking: Asking,
 ) -> None:
     """Show the settings that are stored: what differs from the defaults."""
     from tailrace.cli import operating  # noqa: PLC0415
 
-    operating.get_config(_asking(bootstrap, timeout, as_json), kind, name)
+    operating.get_config(asking, kind, name)
 
 
-@config_app.command("set", epilog=_CODES)
+@config_app.command("set", epilog=CODES)
+@asks
 def set_config(
     kind: Annotated[
         str,
@@ -322,9 +290,7 @@ def set_config(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    timeout: Timeout = 15.0,
-    as_json: Json = False,
+    asking: Asking,
 ) -> None:
     """Change settings of a topic, a broker or a client; effective at once.
 
@@ -333,7 +299,7 @@ def set_config(
     from tailrace.cli import operating  # noqa: PLC0415
 
     operating.set_config(
-        _asking(bootstrap, timeout, as_json),
+        asking,
         kind,
         name,
         assignments or [],

@@ -7,7 +7,6 @@ A record that fails ends the command with that error, after all that were handed
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import stat
 import sys
@@ -20,8 +19,16 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
-from tailrace.cli.connecting import Connection, connection, run
+from tailrace.cli.asking import TIMEOUT_S
+from tailrace.cli.connecting import (
+    WAIT_TOPIC_S,
+    Connection,
+    connection,
+    partitions_of,
+    run,
+)
 from tailrace.cli.formatting import counted, size
+from tailrace.cli.output import print_json, warn
 from tailrace.client.delivery import BatchDelivery, BatchMetadata
 from tailrace.client.producer import ProducerCore
 from tailrace.client.settings import ProducerSettings
@@ -78,6 +85,12 @@ class Tally:
             for batch in batches:
                 self._acknowledged(batch)
 
+    def outcome(self) -> str:
+        """How it went, for when it went wrong."""
+        done = f"{counted(self.acknowledged, 'record')} acknowledged"
+        lost = self.sent - self.acknowledged
+        return f"{done}, {lost:,} not" if lost else done
+
     def _acknowledged(self, batch: BatchMetadata) -> None:
         self.acknowledged += batch.records
         if batch.base_offset < 0:
@@ -100,7 +113,12 @@ def parse_headers(given: Iterable[str]) -> tuple[HeaderPair, ...]:
 
 
 def settings(
-    *, acks: str, compression: str, name: str | None, timeout_s: float
+    *,
+    acks: str,
+    compression: str,
+    name: str | None,
+    timeout_s: float,
+    wait_topic_s: float = WAIT_TOPIC_S,
 ) -> ProducerSettings:
     """Idempotent wherever that can be."""
     timeout_ms = int(timeout_s * 1000)
@@ -110,7 +128,8 @@ def settings(
         enable_idempotence=acks in {"all", "-1"},
         name=name,
         delivery_timeout_ms=timeout_ms,
-        max_block_ms=min(timeout_ms, 60_000),
+        max_block_ms=max(min(timeout_ms, 60_000), int(wait_topic_s * 1000)),
+        unknown_topic_wait_ms=int(wait_topic_s * 1000),
         request_timeout_ms=min(timeout_ms, 30_000),
         client_id="tailrace produce",
     )
@@ -121,13 +140,9 @@ def produce(
 ) -> None:
     if given.value is not None and given.file is not None:
         raise InvalidConfig("give --value or --file, not both")
-    tally = run(_produce(given, connection(bootstrap), settings, as_json=as_json))
+    tally = run(_produce(given, connection(bootstrap, TIMEOUT_S), settings, as_json=as_json))
     if tally.problem is not None:
-        lost = tally.sent - tally.acknowledged
-        typer.echo(
-            f"tailrace: {counted(tally.acknowledged, 'record')} acknowledged, {lost:,} not",
-            err=True,
-        )
+        warn(tally.outcome())
         raise tally.problem
 
 
@@ -139,33 +154,56 @@ async def _produce(
     begun_ms = to.clock.monotonic_ms()
     progress = _Progress(tally, to.clock, begun_ms)
     try:
-        if given.value is not None:
-            await _send(producer, given, [given.value.encode()], tally)
-        else:
-            async for lines in _lines(given.file):
-                await _send(producer, given, lines, tally)
-                tally.update()
-                if tally.problem is not None:
-                    break
-                progress.show()
+        # Before anything is read: nobody should type lines for a topic that is not there.
+        await partitions_of(producer, given.topic)
+        try:
+            await _send_all(producer, given, tally, progress)
+        except TailraceError as error:
+            # What was handed over before is seen through, and counted.
+            tally.problem = tally.problem or error
         await _flush(producer, tally, progress)
+    except asyncio.CancelledError:
+        await _close(producer, tally, progress)
+        warn(f"interrupted: {tally.outcome()}")
+        raise
     finally:
-        await producer.close()
-        progress.end()
-    tally.update()
+        await _close(producer, tally, progress)
     _report(given, tally, to.clock.monotonic_ms() - begun_ms, as_json=as_json)
     return tally
 
 
+async def _send_all(
+    producer: ProducerCore, given: Input, tally: Tally, progress: _Progress
+) -> None:
+    """Hand over what is given, until it ends or something fails."""
+    if given.value is not None:
+        await _send(producer, given, [given.value.encode()], tally)
+        return
+    async for lines in _lines(given.file):
+        await _send(producer, given, lines, tally)
+        tally.update()
+        if tally.problem is not None:
+            return
+        progress.show()
+
+
+async def _close(producer: ProducerCore, tally: Tally, progress: _Progress) -> None:
+    await producer.close()
+    progress.end()
+    tally.update()
+
+
 async def _send(producer: ProducerCore, given: Input, lines: list[bytes], tally: Tally) -> None:
     """Hand over the lines that have come, as columns: no record is made of any single one."""
-    if not lines:
-        return
     columns: dict[str, Any] = {"value": lines}
     if given.key_separator:
-        columns = _split(lines, given.key_separator.encode(), tally.sent)
+        columns, problem = _split(lines, given.key_separator.encode(), tally.sent)
+        lines = columns["value"]
+        tally.problem = tally.problem or problem
     elif given.key is not None:
         columns["key"] = [given.key.encode()] * len(lines)
+    if not lines:
+        return
     if given.headers:
         entries = [{"key": name, "value": value} for name, value in given.headers]
         columns["headers"] = [entries] * len(lines)
@@ -173,18 +211,23 @@ async def _send(producer: ProducerCore, given: Input, lines: list[bytes], tally:
     tally.handed_over(delivery, records=len(lines), size_bytes=sum(map(len, lines)))
 
 
-def _split(lines: list[bytes], separator: bytes, before: int) -> dict[str, list[bytes]]:
+def _split(
+    lines: list[bytes], separator: bytes, before: int
+) -> tuple[dict[str, list[bytes]], InvalidConfig | None]:
+    """Keys and values of the lines up to the first that has none, and what is wrong with that."""
     keys: list[bytes] = []
     values: list[bytes] = []
     for number, line in enumerate(lines, start=before + 1):
         key, found, value = line.partition(separator)
         if not found:
-            raise InvalidConfig(
-                f"line {number} has no {separator.decode()!r} between key and value"
+            problem = InvalidConfig(
+                f"line {number} has no {separator.decode()!r} between key and value; "
+                "nothing from there on was sent"
             )
+            return {"key": keys, "value": values}, problem
         keys.append(key)
         values.append(value)
-    return {"key": keys, "value": values}
+    return {"key": keys, "value": values}, None
 
 
 async def _flush(producer: ProducerCore, tally: Tally, progress: _Progress) -> None:
@@ -270,20 +313,18 @@ class _Progress:
 
 def _report(given: Input, tally: Tally, took_ms: int, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "topic": given.topic,
-                    "sent": tally.sent,
-                    "acknowledged": tally.acknowledged,
-                    "bytes": tally.bytes,
-                    "ms": took_ms,
-                    "partitions": {
-                        str(each): {"first": first, "last": last}
-                        for each, (first, last) in sorted(tally.offsets.items())
-                    },
-                }
-            )
+        print_json(
+            {
+                "topic": given.topic,
+                "sent": tally.sent,
+                "acknowledged": tally.acknowledged,
+                "bytes": tally.bytes,
+                "ms": took_ms,
+                "partitions": {
+                    str(each): {"first": first, "last": last}
+                    for each, (first, last) in sorted(tally.offsets.items())
+                },
+            }
         )
         return
     if given.value is not None and tally.acknowledged:

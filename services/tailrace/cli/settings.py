@@ -166,7 +166,11 @@ def _require_known(name: str, known: Sequence[Known], where: str) -> None:
     if name in names:
         return
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`--print-config` shows all settings."
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else "`tailrace broker --print-config` (or controller, coordinator) shows all."
+    )
     raise InvalidConfig(f"{where}: there is no setting {name!r}; {hint}")
 
 

@@ -7,20 +7,19 @@ asked: that is `tailrace.client.admin`.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from tailrace.cli.asking import Asking
 from tailrace.cli.connecting import connection, run
 from tailrace.cli.formatting import counted, iso_time, safe
+from tailrace.cli.output import plain_table, print_json, stdout_console, warn
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import (
     ClusterDescription,
@@ -33,30 +32,12 @@ from tailrace.meta.keys import LeaderChange, SettingsChange
 
 COMPLETION_TIMEOUT_S: Final = 1.0
 
-T = TypeVar("T")
-
 _BAD: Final = {
     Health.OFFLINE: "bold red",
     Health.UNDER_MIN_ISR: "bold red",
     Health.UNDER_REPLICATED: "yellow",
     Health.LEADER_NOT_PREFERRED: "dim",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Whom to ask, for how long, and how to print the answer."""
-
-    bootstrap: str | None
-    timeout_s: float
-    as_json: bool
-
-    def ask(self, question: Callable[[AdminCore], Coroutine[Any, Any, T]]) -> T:
-        async def asked() -> T:
-            async with connection(self.bootstrap, self.timeout_s).admin() as admin:
-                return await question(admin)
-
-        return run(asked())
 
 
 def create(
@@ -82,9 +63,9 @@ def create(
     except TopicExists as error:
         if not if_not_exists:
             raise
-        typer.echo(f"tailrace: {error}", err=True)
+        warn(str(error))
         return
-    warn(made)
+    print_warnings(made)
     if asking.as_json:
         print_json(made.as_dict())
         return
@@ -95,10 +76,10 @@ def create(
     typer.echo(f"{topic} {done}: {what if replicas else counted(count, 'partition')}")
 
 
-def warn(made: TopicDescription) -> None:
+def print_warnings(made: TopicDescription) -> None:
     """What the controller said about a topic that it made or enlarged all the same."""
     for warning in made.warnings:
-        typer.echo(f"tailrace: warning: {safe(warning)}", err=True)
+        warn(f"warning: {safe(warning)}")
 
 
 def list_all(asking: Asking) -> None:
@@ -380,18 +361,3 @@ def _broker(number: int) -> str:
 
 def broker_list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "-"
-
-
-def plain_table(*titles: str) -> Table:
-    table = Table(box=None, header_style="bold cyan", pad_edge=False, padding=(0, 1))
-    for title in titles:
-        table.add_column(title, no_wrap=title != "health")
-    return table
-
-
-def stdout_console() -> Console:
-    return Console(file=sys.stdout, highlight=False, markup=False)
-
-
-def print_json(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))

@@ -137,7 +137,7 @@ class AdminCore(Operations):
         wanted = sorted(picture.topics) if names is None else list(names)
         missing = [name for name in wanted if name not in picture.topics]
         if missing:
-            raise UnknownTopic(f"there is no topic {', '.join(map(repr, missing))}")
+            raise self._metadata.unknown_topic(*missing)
         return [describe_topic(name, picture.topics[name]) for name in wanted]
 
     async def describe_topic(self, name: str, *, timeout_ms: int | None = None) -> TopicDescription:
@@ -203,7 +203,7 @@ class AdminCore(Operations):
         picture = await self._picture(call)
         known = picture.topics.get(topic)
         if known is None:
-            raise UnknownTopic(f"there is no topic {topic!r}")
+            raise self._metadata.unknown_topic(topic)
         numbers = range(len(known.partitions)) if partitions is None else sorted(set(partitions))
         wrong = [each for each in numbers if not 0 <= each < len(known.partitions)]
         if wrong:

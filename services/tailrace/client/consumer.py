@@ -241,8 +241,12 @@ class ConsumerCore:
     async def partitions_of(self, topic: str) -> int:
         """How many partitions a topic has; UnknownTopic, Unreachable."""
         await self._begin()
-        limit_ms = self._settings.default_api_timeout_ms
-        return len((await self._metadata.topic(topic, timeout_ms=limit_ms)).partitions)
+        found = await self._metadata.topic(
+            topic,
+            timeout_ms=self._settings.default_api_timeout_ms,
+            unknown_ms=self._settings.unknown_topic_wait_ms,
+        )
+        return len(found.partitions)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read."""
@@ -654,7 +658,7 @@ def _fetch_settings(settings: ConsumerSettings) -> FetchSettings:
         partition_bytes=min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes),
         min_bytes=settings.fetch_min_bytes,
         max_wait_ms=settings.fetch_max_wait_ms,
-        topic_timeout_ms=settings.default_api_timeout_ms,
+        topic_timeout_ms=min(settings.default_api_timeout_ms, settings.unknown_topic_wait_ms),
         client_id=settings.client_id,
     )
 

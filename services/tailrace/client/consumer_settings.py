@@ -9,6 +9,7 @@ from typing import Any, Final, TypedDict
 
 from tailrace.client.assignors import Assignor, assignors_for
 from tailrace.client.fetch_plan import EARLIEST, LATEST
+from tailrace.client.settings import UNKNOWN_TOPIC_WAIT_MS
 from tailrace.errors import InvalidConfig
 
 NONE: Final = "none"
@@ -34,6 +35,7 @@ class ConsumerOptions(TypedDict, total=False):
     fetch_max_wait_ms: int
     max_partition_fetch_bytes: int
     default_api_timeout_ms: int
+    unknown_topic_wait_ms: int
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor]
 
 
@@ -57,6 +59,7 @@ class ConsumerSettings:
     fetch_max_wait_ms: int = 500
     max_partition_fetch_bytes: int = 1 << 20
     default_api_timeout_ms: int = 60_000
+    unknown_topic_wait_ms: int = UNKNOWN_TOPIC_WAIT_MS
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor] = "cooperative-sticky"
 
     @classmethod
@@ -99,6 +102,7 @@ class ConsumerSettings:
             ("fetch_max_wait_ms", 1, 600_000),
             ("max_partition_fetch_bytes", 1, 2**31 - 1),
             ("default_api_timeout_ms", 1, 2**31 - 1),
+            ("unknown_topic_wait_ms", 0, 2**31 - 1),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or not lowest <= value <= highest:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 
@@ -22,8 +22,6 @@ from tailrace.client.coordinator import (
     WORTH_ANOTHER_TRY,
     CoordinatorClient,
 )
-from tailrace.client.fetch_plan import EARLIEST, LATEST
-from tailrace.client.fetcher import Fetcher, FetchSettings
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.client.subscription import decode_assignment
 from tailrace.clock import Clock
@@ -42,6 +40,9 @@ from tailrace.transport import methods
 from tailrace.transport.rpc import Method, Network
 from tailrace.transport.wire import error_of, raise_for, to_partition
 from tailrace.v1 import group_pb2 as pb
+
+if TYPE_CHECKING:
+    from tailrace.client.fetcher import Fetcher
 
 EMPTY: Final = "Empty"
 # How long the records are waited for whose age is the lag in time.
@@ -164,11 +165,15 @@ class ResetTo(Enum):
 
 
 class PositionReset(NamedTuple):
-    """One position, as it is (-1: none) and as it is to be."""
+    """One position, as it is (-1: none) and as it is to be.
+
+    `asked` is where it would be if the log went that far; as `new`, where it does.
+    """
 
     partition: TopicPartition
     old: int
     new: int
+    asked: int
 
 
 class GroupAdmin:
@@ -300,8 +305,9 @@ class GroupAdmin:
             start, end = ends[partition]
             position = stored.get(partition)
             old = -1 if position is None else position.offset
-            new = target(to, value, start=start, end=end, old=old, found=found.get(partition, -1))
-            plan.append(PositionReset(partition, old, new))
+            at = found.get(partition, -1)
+            new, asked = target(to, value, start=start, end=end, old=old, found=at)
+            plan.append(PositionReset(partition, old, new, asked))
         if not dry_run:
             await self._commit(group, plan, timeout_ms)
         return plan
@@ -369,7 +375,7 @@ class GroupAdmin:
             return
         if found.state != EMPTY:
             raise GroupNotEmpty(
-                f"group {group!r} is {found.state} with {len(found.members)} members: stop them "
+                f"group {group!r} is {found.state}, with members ({len(found.members)}): stop them "
                 "first, they would commit over it"
             )
 
@@ -402,8 +408,8 @@ class GroupAdmin:
         """Where each log starts and ends."""
         found = {}
         for topic, numbers in _by_topic(partitions).items():
-            starts = await self._look_up(topic, EARLIEST, numbers)
-            ends = await self._look_up(topic, LATEST, numbers)
+            starts = await self._look_up(topic, ResetTo.EARLIEST.value, numbers)
+            ends = await self._look_up(topic, ResetTo.LATEST.value, numbers)
             for number in numbers:
                 found[TopicPartition(topic, number)] = (
                     starts[number].offset,
@@ -437,6 +443,9 @@ class GroupAdmin:
         """How old the next record to be read is, in ms, as far as it comes in time."""
         if not behind:
             return {}
+        # Whoever only asks for names need not wait for what decodes records.
+        from tailrace.client.fetcher import Fetcher, FetchSettings  # noqa: PLC0415
+
         ages: dict[TopicPartition, int] = {}
         news = asyncio.Event()
         fetcher = Fetcher(
@@ -522,23 +531,29 @@ class GroupAdmin:
             await client.pause(problem)
 
 
-def target(to: ResetTo, value: int, *, start: int, end: int, old: int, found: int) -> int:
-    """The new position: within the log, whatever was asked for."""
+def target(
+    to: ResetTo, value: int, *, start: int, end: int, old: int, found: int
+) -> tuple[int, int]:
+    """The new position, within the log whatever was asked for; and the one that was."""
+    asked = _asked(to, value, start=start, end=end, old=old, found=found)
+    return min(max(asked, start), end), asked
+
+
+def _asked(to: ResetTo, value: int, *, start: int, end: int, old: int, found: int) -> int:
     match to:
         case ResetTo.EARLIEST:
-            wanted = start
+            return start
         case ResetTo.LATEST:
-            wanted = end
+            return end
         case ResetTo.TIME:
             # No record is that late: the next one that comes.
-            wanted = found if found >= 0 else end
+            return found if found >= 0 else end
         case ResetTo.OFFSET:
-            wanted = value
+            return value
         case ResetTo.SHIFT:
-            wanted = (old if old >= 0 else start) + value
+            return (old if old >= 0 else start) + value
         case _:
             assert_never(to)
-    return min(max(wanted, start), end)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from random import Random
 from typing import Final, TypeAlias
 
@@ -25,6 +26,8 @@ FIRST_PICTURE_MS: Final = 3_000
 REFRESH_MIN_MS: Final = 1_000
 # How long a controller may take to make a topic that somebody writes to.
 CREATE_MS: Final = 5_000
+# How many names are told that are like one that is not known.
+NEAR_NAMES: Final = 3
 
 _Pushed: TypeAlias = broker_pb2.WatchMetadataResponse
 
@@ -153,13 +156,17 @@ class MetadataWatcher:
         self._notify()
         return True
 
-    async def topic(self, name: str, *, timeout_ms: int, create: bool = False) -> TopicPicture:
+    async def topic(
+        self, name: str, *, timeout_ms: int, unknown_ms: int | None = None, create: bool = False
+    ) -> TopicPicture:
         """The topic, waited for if need be; UnknownTopic or Unreachable when it does not come.
 
+        `unknown_ms`: how long it may be missing from what brokers tell, if not all the time.
         `create`: one that is not there may be made, where the cluster is set to do so.
         """
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout(timeout_ms / 1000) as limit:
+                is_missed = unknown_ms is None
                 while True:
                     found = self.picture.topics.get(name)
                     if found is not None and not found.deleting:
@@ -168,12 +175,24 @@ class MetadataWatcher:
                         create = False
                         await self._ask_for(name)
                         continue
+                    if not is_missed and self.picture.revision >= 0:
+                        is_missed = True
+                        _end_within(limit, unknown_ms or 0)
                     await self.changed()
         except TimeoutError:
             pass
         if self.picture.revision < 0:
             raise self.nobody_answers(timeout_ms)
-        raise UnknownTopic(f"there is no topic {name!r}; create it first")
+        raise self.unknown_topic(name)
+
+    def unknown_topic(self, *names: str) -> UnknownTopic:
+        """The error for names that are not among the topics, with those that are near."""
+        known = [each for each, topic in self.picture.topics.items() if not topic.deleting]
+        near = [close for name in names for close in get_close_matches(name, known, NEAR_NAMES)]
+        meant = f" (near it: {', '.join(dict.fromkeys(near))})" if near else ""
+        return UnknownTopic(
+            f"there is no topic {', '.join(map(repr, names))}{meant}; create it first"
+        )
 
     async def _ask_for(self, name: str) -> None:
         """Ask the controller once to make a topic; whether it does shows in the next picture."""
@@ -270,6 +289,13 @@ class MetadataWatcher:
         changed.set()
         if self._on_change is not None:
             self._on_change()
+
+
+def _end_within(limit: asyncio.Timeout, wait_ms: int) -> None:
+    """Let a limit end within this time from now on, if it does not end before."""
+    end_s = asyncio.get_running_loop().time() + wait_ms / 1000
+    given_s = limit.when()
+    limit.reschedule(end_s if given_s is None else min(given_s, end_s))
 
 
 def topic_picture(topic: common_pb2.TopicMetadata) -> TopicPicture:

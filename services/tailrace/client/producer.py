@@ -206,6 +206,10 @@ class ProducerCore:
                 await asyncio.sleep(0)
         return BatchDelivery(outcomes)
 
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has; UnknownTopic, Unreachable."""
+        return len((await self._ready_for(topic, 0)).queues)
+
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed."""
         self._lifetime.check()
@@ -284,9 +288,9 @@ class ProducerCore:
             await self.start()
         limit_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
         if topic not in self._topics:
-            limit = self._settings.max_block_ms
-            picture = await self._metadata.topic(topic, timeout_ms=limit, create=True)
-            self._learn_topic(topic, picture)
+            most, wait = self._settings.max_block_ms, self._settings.unknown_topic_wait_ms
+            found = await self._metadata.topic(topic, timeout_ms=most, unknown_ms=wait, create=True)
+            self._learn_topic(topic, found)
         try:
             async with asyncio.timeout(max(limit_ms - self._clock.monotonic_ms(), 0) / 1000):
                 while not self._accumulator.has_room(size):

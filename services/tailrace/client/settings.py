@@ -27,6 +27,9 @@ REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 DELIVERY_TIMEOUT_MAX_MS: Final = 10 * 60 * 1000
 """A broker may forget a producer that was silent for 15 minutes; a retry must not come so late."""
 
+UNKNOWN_TOPIC_WAIT_MS: Final = 5_000
+"""How long a topic that no broker knows may take to appear: one just made is pushed at once."""
+
 _ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _COMPRESSIONS: Final = {
     "none": Compression.NONE,
@@ -43,6 +46,7 @@ class ProducerOptions(TypedDict, total=False):
     linger_ms: int
     buffer_memory: int
     max_block_ms: int
+    unknown_topic_wait_ms: int
     max_request_size: int
     compression_type: str | None
     enable_idempotence: bool
@@ -66,6 +70,7 @@ class ProducerSettings:
     linger_ms: int = 0
     buffer_memory: int = 64 * 1024 * 1024
     max_block_ms: int = 60_000
+    unknown_topic_wait_ms: int = UNKNOWN_TOPIC_WAIT_MS
     max_request_size: int = 4 * 1024 * 1024
     compression_type: str | None = None
     enable_idempotence: bool = True
@@ -128,6 +133,7 @@ class ProducerSettings:
             ("buffer_memory", self.batch_size, 2**40),
             ("linger_ms", 0, 60_000),
             ("max_block_ms", 0, 2**31 - 1),
+            ("unknown_topic_wait_ms", 0, 2**31 - 1),
             ("request_timeout_ms", 1, 600_000),
             ("delivery_timeout_ms", 1, self._delivery_timeout_max_ms),
             ("retries", 0, RETRIES_MAX),

@@ -162,8 +162,8 @@ class Group:
         if caller.generation < 0 and not caller.member_id:
             if not self.is_empty:
                 raise GroupNotEmpty(
-                    f"group {self.name!r} has {len(self.facts.members)} members: only they commit "
-                    "positions, so stop them first"
+                    f"group {self.name!r} has members ({len(self.facts.members)}): only they "
+                    "commit positions, so stop them first"
                 )
             return
         self._check_member(caller)

@@ -337,7 +337,7 @@ class Shard:
         group = self.group(name)
         if not group.is_empty:
             raise GroupNotEmpty(
-                f"group {name!r} has {len(group.facts.members)} members: stop them first"
+                f"group {name!r} has members ({len(group.facts.members)}): stop them first"
             )
         return self._entries[name]
 

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from tailrace.clock import Clock, SystemClock
 from tailrace.dev.processes import Life, ProcessIdentity, identify, life_of, send
 from tailrace.dev.state import (
+    STATE_FILE,
     ClusterState,
     DevError,
     Member,
@@ -50,6 +51,7 @@ POLL_MS: Final = 20
 
 _LOCK_FILE: Final = "lock"
 _LOGS: Final = "logs"
+_DATA: Final = "data"
 _LOG_TAIL_BYTES: Final = 4_096
 _OWN_VARIABLES: Final = "TAILRACE_"
 
@@ -120,6 +122,17 @@ class DevCluster:
             )
         return state
 
+    def exists(self) -> bool:
+        """Whether there is anything of a cluster in the folder."""
+        return (self._folder / STATE_FILE).exists()
+
+    def is_running(self) -> bool:
+        """Whether any of its processes runs."""
+        state = load(self._folder)
+        return state is not None and any(
+            self.life(each) is not Life.EXITED for each in state.members
+        )
+
     def log_path(self, name: str) -> Path:
         if name == Role.ETCD:
             return self._folder / Role.ETCD / "etcd.log"
@@ -167,13 +180,26 @@ class DevCluster:
             runs = len(missing) < len(state.members)
             self._write_configs(state, plan or Plan(), missing if runs else state.members)
             save(self._folder, state)
+            made = self._not_there_yet(state)
             try:
                 await self._start_all(missing, binary, fsync=plan is None or plan.etcd_fsync)
                 await self._until_ready()
             except BaseException:
                 await self._stop([each.name for each in missing], grace_ms=0)
+                # An etcd that was ended while it made its first entries never gets well again.
+                for path in made:
+                    shutil.rmtree(path, ignore_errors=True)
                 raise
             return [each.name for each in missing]
+
+    def _not_there_yet(self, state: ClusterState) -> list[Path]:
+        """The folders with data that the first start will make; none where there was an etcd."""
+        if (self._folder / Role.ETCD).exists():
+            return []
+        data = [
+            self._folder / name / _DATA for name in state.of(Role.BROKER, lambda each: each.name)
+        ]
+        return [self._folder / Role.ETCD, *(path for path in data if not path.exists())]
 
     async def start(self, name: str) -> None:
         """Start one process that has ended; it is ready a moment later."""
@@ -187,9 +213,7 @@ class DevCluster:
     def _planned(self, plan: Plan) -> ClusterState:
         """The cluster that is to be: the one that is there, grown or laid out anew."""
         old = load(self._folder)
-        running = old is not None and any(
-            self.life(each) is not Life.EXITED for each in old.members
-        )
+        running = self.is_running()
         counts = _Counts(
             plan.brokers or (old.count(Role.BROKER) if old else BROKERS),
             plan.controllers or (old.count(Role.CONTROLLER) if old else CONTROLLERS),
@@ -200,6 +224,8 @@ class DevCluster:
             known = old.count(Role.BROKER) if grown else counts.brokers
             self._require_same(old, counts._replace(brokers=known), plan.port_base)
             return self._grown(old, counts.brokers) if grown else old
+        if old is not None:
+            self._require_no_data_left_out(old, counts.brokers)
         if old is not None and any(each.identity is not None for each in old.members):
             self._say(
                 "the last cluster in this folder ended without `down`: going on with its data"
@@ -230,9 +256,27 @@ class DevCluster:
         now = _Counts(*(old.count(role) for role in _COUNTED))
         if now != counts or port_base not in {None, old.port_base}:
             raise DevError(
-                f"another cluster runs in {self._folder}, with {now.brokers} brokers, "
-                f"{now.controllers} controllers and {now.coordinators} coordinators from port "
-                f"{old.port_base} on: end it with `tailrace dev down`, or use another --dir"
+                f"another cluster runs in {self._folder} (brokers: {now.brokers}, controllers: "
+                f"{now.controllers}, coordinators: {now.coordinators}, ports from {old.port_base} "
+                "on): end it with `tailrace dev down`, or use another --dir"
+            )
+
+    def _require_no_data_left_out(self, old: ClusterState, brokers: int) -> None:
+        """A broker that is not started again takes its replicas with it, unseen."""
+        known = old.count(Role.BROKER)
+        left_out = [
+            each
+            for each in old.members
+            if each.role is Role.BROKER
+            and each.number > brokers
+            and (self._folder / each.name / _DATA).exists()
+        ]
+        if left_out:
+            raise DevError(
+                f"the cluster in {self._folder} has {known} brokers, and "
+                f"{', '.join(each.name for each in left_out)} would be left out with its records: "
+                f"`tailrace dev up --brokers {known}` and `tailrace brokers drain` empty it; "
+                "`tailrace dev down --wipe` forgets everything; another --dir is another cluster"
             )
 
     def _require_free(self, members: Sequence[Member]) -> None:
@@ -351,7 +395,7 @@ class DevCluster:
                 cleared = tuple(replace(each, identity=None) for each in state.members)
                 save(self._folder, replace(state, members=cleared))
             if wipe:
-                self._remove_data(state)
+                self._remove_data()
         return killed
 
     async def _stop(self, names: Sequence[str], *, grace_ms: int) -> list[str]:
@@ -383,12 +427,12 @@ class DevCluster:
                 return left
             await asyncio.sleep(POLL_MS / 1000)
 
-    def _remove_data(self, state: ClusterState | None) -> None:
-        """Remove what was made here, and the folder if nothing else is in it."""
-        names = [each.name for each in state.members] if state else []
-        for name in [*names, _LOGS]:
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-        for path in [self._folder / "cluster.json", self._folder / _LOCK_FILE]:
+    def _remove_data(self) -> None:
+        """Remove what was ever made here, and the folder if nothing else is in it."""
+        made = [path for role in _COUNTED for path in self._folder.glob(f"{role}-[0-9]*")]
+        for path in [*made, self._folder / Role.ETCD, self._folder / _LOGS]:
+            shutil.rmtree(path, ignore_errors=True)
+        for path in [self._folder / STATE_FILE, self._folder / _LOCK_FILE]:
             path.unlink(missing_ok=True)
         with suppress(OSError):
             self._folder.rmdir()
@@ -406,7 +450,7 @@ class DevCluster:
                     "broker.id": str(member.number),
                     "listeners": member.address,
                     "link.listeners": member.second_address,
-                    "log.dirs": str(self._folder / member.name / "data"),
+                    "log.dirs": str(self._folder / member.name / _DATA),
                     "metrics.listeners": member.metrics_address,
                     "etcd.endpoints": etcd,
                     **self._settings_of_others(member),

@@ -46,6 +46,10 @@ class DevError(TailraceError):
     """A cluster on this machine cannot do what was asked: a sentence, and what to do."""
 
 
+class DevUsage(DevError):
+    """What was asked for cannot be, however the cluster is."""
+
+
 class Role(StrEnum):
     BROKER = "broker"
     CONTROLLER = "controller"
@@ -107,7 +111,7 @@ class ClusterState:
             if each.name == name:
                 return each
         known = ", ".join(each.name for each in self.members)
-        raise DevError(f"there is no process {name!r} in this cluster; there are: {known}")
+        raise DevUsage(f"there is no process {name!r} in this cluster; there are: {known}")
 
     def with_member(self, changed: Member) -> ClusterState:
         members = tuple(changed if each.name == changed.name else each for each in self.members)
@@ -119,13 +123,13 @@ def lay_out(
 ) -> ClusterState:
     """A new cluster with its ports."""
     if not 1 <= brokers <= BROKERS_MAX:
-        raise DevError(f"a cluster has 1 to {BROKERS_MAX} brokers, not {brokers}")
+        raise DevUsage(f"a cluster has 1 to {BROKERS_MAX} brokers, not {brokers}")
     if not 1 <= controllers <= CONTROLLERS_MAX:
-        raise DevError(f"a cluster has 1 to {CONTROLLERS_MAX} controllers, not {controllers}")
+        raise DevUsage(f"a cluster has 1 to {CONTROLLERS_MAX} controllers, not {controllers}")
     if not 0 <= coordinators <= COORDINATORS_MAX:
-        raise DevError(f"a cluster has 0 to {COORDINATORS_MAX} coordinators, not {coordinators}")
+        raise DevUsage(f"a cluster has 0 to {COORDINATORS_MAX} coordinators, not {coordinators}")
     if not 1 <= port_base <= PORT_BASE_MAX:
-        raise DevError(f"ports are counted from 1 to {PORT_BASE_MAX}, not from {port_base}")
+        raise DevUsage(f"ports are counted from 1 to {PORT_BASE_MAX}, not from {port_base}")
     return ClusterState(
         members=(
             *(

@@ -24,7 +24,7 @@ from typing import Final
 from tailrace.errors import TailraceError
 
 ETCD_VARIABLE: Final = "TAILRACE_ETCD"
-START_TIMEOUT_MS: Final = 15_000
+START_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 5_000
 
 _LOCALHOST: Final = "127.0.0.1"
@@ -237,7 +237,9 @@ def _environment() -> dict[str, str]:
 
 async def _until_healthy(running: EtcdProcess) -> None:
     config = running.config
-    for _ in range(START_TIMEOUT_MS // _POLL_MS):
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + START_TIMEOUT_MS / 1_000
+    while loop.time() < end_s:
         if not running.is_running:
             raise EtcdFailed(f"etcd ended at once: {_last_words(config)}")
         if await is_healthy(config.host, config.client_port):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tailrace.cli.topics import Asking
+from tailrace.cli.asking import Asking
 from tailrace.client.admin import AdminCore
 
 T = TypeVar("T")

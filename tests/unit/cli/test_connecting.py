@@ -23,7 +23,7 @@ def test_what_is_given_counts() -> None:
     assert connection("a:1, b:2", 2.5).bootstrap == ("a:1", "b:2")
     assert connection("a:1", 2.5).timeout_ms == 2_500
     with pytest.raises(InvalidConfig, match="'a' is not host:port"):
-        connection("a")
+        connection("a", 1)
 
 
 def test_without_it_the_brokers_of_the_dev_cluster_that_run_are_asked(folder: Path) -> None:
@@ -31,7 +31,7 @@ def test_without_it_the_brokers_of_the_dev_cluster_that_run_are_asked(folder: Pa
     # This very process stands in for a broker: it runs.
     member = replace(state.member("broker-2"), identity=identify(os.getpid()))
     save(folder, state.with_member(member))
-    assert connection(None).bootstrap == ("127.0.0.1:9001",)
+    assert connection(None, 1).bootstrap == ("127.0.0.1:9001",)
 
 
 @pytest.mark.parametrize("text", [None, "no JSON"])
@@ -39,7 +39,7 @@ def test_without_anything_the_question_is_which_cluster(folder: Path, text: str 
     if text is not None:
         (folder / "cluster.json").write_text(text)
     with pytest.raises(InvalidConfig, match=r"which cluster.*--bootstrap HOST:PORT"):
-        connection(None)
+        connection(None, 1)
 
 
 def test_nobody_there_is_told_within_the_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli.consuming import Wanted, consume, parse_offset, parse_since
+from tailrace.cli.consuming import Wanted, consume, parse_offset
 from tailrace.client.records import ConsumerRecord
 from tailrace.errors import InvalidRequest
 
@@ -47,17 +47,6 @@ def test_offsets() -> None:
     for bad in ("", "-1", "soon", "1.5"):
         with pytest.raises(InvalidRequest, match="neither a number nor"):
             parse_offset(bad)
-
-
-def test_times() -> None:
-    assert parse_since("5m", now_ms=1_000_000) == 700_000
-    assert parse_since("250ms", now_ms=1_000) == 750
-    assert parse_since("7d", now_ms=10**9) == 10**9 - 7 * 86_400_000
-    assert parse_since("1970-01-01T00:00:01", now_ms=0) == 1_000
-    assert parse_since("1970-01-01T01:00:01+01:00", now_ms=0) == 1_000
-    for bad in ("", "5", "m", "yesterday"):
-        with pytest.raises(InvalidRequest, match="neither a time ago"):
-            parse_since(bad, now_ms=0)
 
 
 def test_a_terminal_shows_time_place_key_value_and_headers() -> None:

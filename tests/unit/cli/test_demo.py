@@ -11,8 +11,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tailrace.cli import demo as demo_module
+from tailrace.cli.commands import app
 from tailrace.cli.demo import STEPS, NotHeld, Sizes, Step, Tour, demo, run_demo
-from tailrace.cli.main import app
 
 SMALL = Sizes(appends=2, crash_after_flushes=1, look_ups=5, updates=20_000, customers=500)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.dev.state import DevError, lay_out, save
 from tailrace.errors import InvalidConfig
 
@@ -32,7 +32,7 @@ def test_without_a_cluster_there_is_a_sentence(command: list[str]) -> None:
 
 def test_down_without_a_cluster_is_fine(tmp_path: Path) -> None:
     done = RUNNER.invoke(app, ["dev", "down", "--dir", str(tmp_path / "x")], catch_exceptions=False)
-    assert (done.exit_code, done.output) == (0, "")
+    assert (done.exit_code, done.output) == (0, f"No cluster runs in {tmp_path / 'x'}.\n")
 
 
 def test_status(folder: Path) -> None:

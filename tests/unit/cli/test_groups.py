@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.cli import groups
-from tailrace.cli.groups import Target, lag_time, parse_time, parse_topics, target_of
+from tailrace.cli.groups import Target, lag_time, parse_topics, target_of
 from tailrace.client.group_admin import (
     GroupDescription,
     GroupListing,
@@ -17,7 +17,7 @@ from tailrace.client.group_admin import (
     PositionReset,
     ResetTo,
 )
-from tailrace.errors import GroupNotEmpty, InvalidConfig
+from tailrace.errors import GroupNotEmpty, InvalidConfig, InvalidRequest
 from tailrace.model import TopicPartition
 from unit.cli.test_topics import answered
 
@@ -75,7 +75,7 @@ def test_a_description_has_lag_in_records_and_in_time(capsys: Any) -> None:
 
 
 def test_a_reset_says_whether_it_was_done(capsys: Any) -> None:
-    plan = [PositionReset(T0, 1_200, 0), PositionReset(TopicPartition("orders", 1), -1, 7)]
+    plan = [PositionReset(T0, 1_200, 0, 0), PositionReset(TopicPartition("orders", 1), -1, 7, 7)]
     groups.reset(answered(plan), "g", Target(ResetTo.EARLIEST), [], execute=False)
     out = capsys.readouterr().out
     assert "-1,200" in out
@@ -89,8 +89,38 @@ def test_a_reset_says_whether_it_was_done(capsys: Any) -> None:
         "partition": 0,
         "old": 1_200,
         "new": 0,
+        "asked": 0,
         "done": True,
     }
+
+
+def test_a_reset_beyond_the_log_is_told(capsys: Any) -> None:
+    plan = [
+        PositionReset(T0, 5, 8, 900),
+        PositionReset(TopicPartition("orders", 1), 8, 8, 900),
+        PositionReset(TopicPartition("orders", 2), 4, 3, -2),
+    ]
+    for execute, words in (
+        (False, "2 positions of g would move"),
+        (True, "2 positions of g moved"),
+    ):
+        groups.reset(answered(plan), "g", Target(ResetTo.OFFSET, 900), [], execute=execute)
+        said = capsys.readouterr()
+        assert words in said.out
+        assert said.err.splitlines() == [
+            "tailrace: orders-0 ends at offset 8: 900 is not in its log",
+            "tailrace: orders-1 ends at offset 8: 900 is not in its log",
+            "tailrace: orders-2 begins at offset 3: -2 is not in its log",
+        ]
+
+
+def test_states_are_known_however_they_are_written(capsys: Any) -> None:
+    groups.list_all(answered([]), ["stable"])
+    assert capsys.readouterr().out == "No group is in that state.\n"
+    groups.list_all(answered([]), [])
+    assert capsys.readouterr().out == "There are no groups.\n"
+    with pytest.raises(InvalidRequest, match="'Banana' is none of Stable, Empty"):
+        groups.list_all(answered([]), ["Banana"])
 
 
 def test_what_could_not_be_deleted_fails_after_the_rest(capsys: Any) -> None:
@@ -127,15 +157,6 @@ def test_one_target_is_given(given: dict[str, Any], found: Target) -> None:
         target_of(**nothing, now_ms=0)
     with pytest.raises(InvalidConfig, match="where to"):
         target_of(**{**nothing, "earliest": True, "latest": True}, now_ms=0)
-
-
-def test_times_ago_and_moments() -> None:
-    assert parse_time("2h", now_ms=10_000_000) == 2_800_000
-    assert parse_time("1970-01-01T00:00:10", now_ms=0) == 10_000
-    assert parse_time("1970-01-01T01:00:00+01:00", now_ms=0) == 0
-    for wrong in ("", "h", "-5m", "yesterday"):
-        with pytest.raises(InvalidConfig, match="--to-time"):
-            parse_time(wrong, now_ms=0)
 
 
 def test_topics_and_some_of_their_partitions() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from simulation import log_folders
 from simulation.log_folders import PARTITION, batches_of, flip, segment_paths
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 
 MAIN = [sys.executable, "-m", "tailrace.cli.main"]
 

@@ -1,110 +1,75 @@
+"""Signals at every moment of a command: while it is imported, while it runs, at its end."""
+
 from __future__ import annotations
 
-import errno
-import re
 import subprocess
 import sys
-from pathlib import Path
+import textwrap
 
 import pytest
-import typer
 
-from simulation import log_folders
-from tailrace import __version__
-from tailrace.cli import main as cli
-from tailrace.errors import FolderLocked, InvariantViolation
+# Runs the command line with something that happens when a module is imported.
+HARNESS = """
+import os, signal, sys
+
+# Who runs the tests behind a shell has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == {at!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Hook())
+sys.argv = ["tailrace", *{arguments!r}]
+from tailrace.cli.main import main
+{more}
+main()
+"""
 
 
-def _run_raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    app = typer.Typer(pretty_exceptions_enable=False)
-
-    @app.command()
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(cli, "app", app)
-    monkeypatch.setattr(sys, "argv", ["tailrace"])
-    cli.main()
-
-
-def test_version_of_the_installed_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli.main", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
+def _run(at: str, number: str, *arguments: str, more: str = "") -> subprocess.CompletedProcess[str]:
+    code = HARNESS.format(at=at, number=number, arguments=arguments, more=textwrap.dedent(more))
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.stdout == f"tailrace {__version__}\n"
-    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (FolderLocked("data: another process has it open"), "data: another process has it open"),
-        (FolderLocked(), "FolderLocked"),
-        (FileNotFoundError(errno.ENOENT, "No such file", "a.log"), "a.log: No such file"),
-        (OSError("disk on fire"), "disk on fire"),
-    ],
-)
-def test_an_error_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    sentence: str,
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        _run_raising(monkeypatch, error)
-    assert stopped.value.code == cli.EXIT_FAILED
-    assert capsys.readouterr().err == f"tailrace: {sentence}\n"
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_while_things_are_imported_it_leaves_without_a_word(number: str, code: int) -> None:
+    done = _run("typer", number, "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_ctrl_c_exits_quietly(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        _run_raising(monkeypatch, KeyboardInterrupt())
-    assert stopped.value.code == cli.EXIT_INTERRUPTED
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_command_that_has_begun_ends_in_order(number: str, code: int) -> None:
+    """The import is in the middle of the command; what it holds is given back."""
+    done = _run(
+        "pyarrow.parquet",
+        number,
+        "--version",
+        more="""
+        from tailrace.cli import commands
+
+        def run():
+            try:
+                import pyarrow.parquet
+            except KeyboardInterrupt:
+                sys.exit(130)
+            finally:
+                print("given back")
+
+        commands.run = run
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "given back\n", "")
 
 
-def test_a_reader_that_went_away_is_no_complaint(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
-    with pytest.raises(SystemExit) as stopped:
-        _run_raising(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    assert stopped.value.code == cli.EXIT_FAILED
-    assert capfd.readouterr().err == ""
-
-
-def test_our_own_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvariantViolation):
-        _run_raising(monkeypatch, InvariantViolation("two leaders"))
-
-
-def test_the_base_install_has_the_tools_and_says_what_the_rest_needs(tmp_path: Path) -> None:
-    """The client and the tools go without what `tailrace[server]` adds."""
-    data = log_folders.closed_folder(tmp_path / "data")
-
-    def without_server(*arguments: str) -> subprocess.CompletedProcess[str]:
-        code = (
-            "import sys\n"
-            "sys.modules.update(dict.fromkeys(sys.argv[1].split(',')))\n"
-            "del sys.argv[1]\n"
-            "from tailrace import Admin, Consumer, Producer\n"
-            "from tailrace.cli.main import main\n"
-            "main()"
-        )
-        blocked = ",".join(cli.SERVER_MODULES)
-        command = [sys.executable, "-c", code, blocked, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    for arguments in (("log", "verify", str(data)), ("log", "dump", "--records", str(data))):
-        done = without_server(*arguments)
-        assert (done.returncode, done.stderr) == (0, ""), arguments
-    done = without_server("demo", "log")
-    assert done.returncode == 2
-    assert "pip install 'tailrace[server]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+@pytest.mark.parametrize("number", ["SIGHUP", "SIGINT"])
+def test_a_signal_that_is_ignored_stays_so(number: str) -> None:
+    """As `nohup` asks for, and a shell for what runs behind it."""
+    ignored = f"signal.signal(signal.{number}, signal.SIG_IGN)"
+    done = _run("tailrace.cli.commands", number, "--version", more=ignored)
+    assert done.returncode == 0
+    assert done.stdout.startswith("tailrace ")

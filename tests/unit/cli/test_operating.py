@@ -9,8 +9,9 @@ import pytest
 import typer
 
 from tailrace.cli import operating
+from tailrace.client.describing import PartitionDescription, TopicDescription
 from tailrace.client.operations import BrokerState, Elected, FolderState, LeaderChoice
-from tailrace.errors import ElectionNotNeeded, InvalidRequest, LeaderNotAvailable
+from tailrace.errors import ElectionNotNeeded, InvalidRequest, LeaderNotAvailable, UnknownTopic
 from tailrace.model import TopicPartition
 from unit.cli.answers import Answers
 from unit.client.test_moving import facts
@@ -116,3 +117,32 @@ def test_what_could_not_be_deleted_fails_the_command() -> None:
     operating.delete_records(Answers([False]), "t", [], -1, yes=True)
     with pytest.raises(typer.Exit):
         operating.delete_records(Answers([True]), "t", [0], 5, yes=True)
+
+
+def test_a_partition_that_is_not_there_is_told_at_once() -> None:
+    topic = topic_described(partitions=3)
+    operating._require_partitions(topic, [0, 2])
+    with pytest.raises(UnknownTopic, match="orders has partitions 0 to 2, not 3, 77"):
+        operating._require_partitions(topic, [0, 3, 77])
+
+
+def topic_described(*, partitions: int) -> TopicDescription:
+    return TopicDescription(
+        topic="orders",
+        topic_id="id",
+        config={},
+        min_insync_replicas=1,
+        deleting=False,
+        partitions=tuple(
+            PartitionDescription(
+                partition=number,
+                leader=1,
+                leader_epoch=0,
+                replicas=(1,),
+                isr=(1,),
+                elr=(),
+                health=(),
+            )
+            for number in range(partitions)
+        ),
+    )

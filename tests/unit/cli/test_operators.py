@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.cli.operators import complete_kinds
 from tailrace.errors import InvalidRequest, TailraceError
 

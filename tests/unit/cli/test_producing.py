@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tailrace.cli import producing
 from tailrace.cli.producing import Input, Tally, parse_headers, settings
 from tailrace.client.delivery import BatchDelivery, BatchOutcome
-from tailrace.errors import DeliveryTimedOut, InvalidConfig
+from tailrace.errors import DeliveryTimedOut, InvalidConfig, UnknownTopic
 from tailrace.model import TopicPartition
 
 
@@ -21,6 +22,7 @@ class Taking:
     def __init__(self, *, fails: bool = False) -> None:
         self.sent: list[dict[str, Any]] = []
         self._fails = fails
+        self.unknown = False
         self._offset = 0
 
     async def send_batch(
@@ -35,6 +37,12 @@ class Taking:
             outcome.stored(0, rows, base_offset=self._offset)
         self._offset += rows
         return BatchDelivery([outcome])
+
+    async def partitions_of(self, topic: str) -> int:
+        await asyncio.sleep(0)
+        if self.unknown:
+            raise UnknownTopic(f"there is no topic {topic!r}; create it first")
+        return 4
 
     async def flush(self) -> None:
         await asyncio.sleep(0)
@@ -93,9 +101,48 @@ def test_keys_in_the_lines(taking: Taking, tmp_path: Path) -> None:
     path.write_bytes(b"a:1:2\nb:\n")
     _produce(Input(topic="t", file=path, key_separator=":"))
     assert taking.sent == [{"key": [b"a", b"b"], "value": [b"1:2", b""]}]
-    path.write_bytes(b"a:1\nb\n")
-    with pytest.raises(InvalidConfig, match="line 2 has no ':' between key and value"):
-        _produce(Input(topic="t", file=path, key_separator=":"))
+
+
+def test_lines_before_one_without_a_key_are_written_and_counted(
+    taking: Taking, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a:1\nb:2\nc\nd:4\n")
+    with pytest.raises(InvalidConfig, match=r"line 3 has no ':' .* nothing from there on was sent"):
+        _produce(Input(topic="t", file=path, key_separator=":"), as_json=False)
+    assert _values(taking) == [b"1", b"2"]
+    assert capsys.readouterr().err == "tailrace: 2 records acknowledged\n"
+
+
+def test_a_topic_that_is_not_there_is_told_before_anything_is_read(taking: Taking) -> None:
+    taking.unknown = True
+    with pytest.raises(UnknownTopic, match=r"no topic 't'; .*`tailrace topics create t`"):
+        _produce(Input(topic="t", file=Path("never opened")))
+
+
+def test_ctrl_c_says_what_was_done(
+    taking: Taking, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(reading) as stdin:
+            os.write(writing, b"one\ntwo\n")
+            monkeypatch.setattr("sys.stdin", stdin)
+            monkeypatch.setattr("tailrace.cli.producing.partitions_of", _interrupted_soon)
+            with pytest.raises(SystemExit) as stopped:
+                _produce(Input(topic="t"))
+    finally:
+        os.close(writing)
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert _values(taking) == [b"one", b"two"]
+    assert capsys.readouterr().err == "tailrace: interrupted: 2 records acknowledged\n"
+
+
+async def _interrupted_soon(_: object, __: str) -> int:
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    return 1
 
 
 def test_one_value(taking: Taking, capsys: pytest.CaptureFixture[str]) -> None:

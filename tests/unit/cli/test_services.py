@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.errors import InvalidConfig
 
 RUNNER = CliRunner()

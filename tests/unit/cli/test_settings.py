@@ -77,7 +77,7 @@ def test_a_file_has_comments_spaces_and_values_with_equal_signs(tmp_path: Path) 
     ("text", "sentence"),
     [
         ("brokr.id=1", r"line 1: there is no setting 'brokr.id'; did you mean 'broker.id'\?"),
-        ("zzzzzzz=1", "there is no setting 'zzzzzzz'; `--print-config` shows all"),
+        ("zzzzzzz=1", "there is no setting 'zzzzzzz'; `tailrace broker --print-config`"),
         ("\nbroker.id", "line 2: 'broker.id' is not name=value"),
         ("broker.id=1\nbroker.id=2", "line 2: 'broker.id' is set a second time"),
         ("x" * 200, "x{60}…' is not name=value"),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tailrace.cli import topics
-from tailrace.cli.topics import Asking
+from tailrace.cli.asking import Asking
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import (
     BrokerDescription,

@@ -22,15 +22,18 @@ DOCUMENT: Final = Path(__file__).resolve().parents[3] / "docs" / "clients.md"
 TEXT: Final = DOCUMENT.read_text(encoding="utf-8")
 EXAMPLES: Final = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 ADDRESS: Final = "127.0.0.1:9092"
+# What the reader is told to create first.
+TOPICS: Final = re.search(r"for topic in (.*?);", TEXT)[1].split()  # type: ignore[index]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[ModelCluster]:
     async def start() -> ModelCluster:
         network = GrpcNetwork()
         found = ModelCluster(lambda _: network, address="127.0.0.1:0")
         await found.start()
-        found.create("orders", 2)
+        for topic in TOPICS:
+            found.create(topic, 2)
         return found
 
     running = background().wait(start())
@@ -51,7 +54,17 @@ def test_an_example_runs(number: int, cluster: ModelCluster) -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     if "copier" in code:
-        assert cluster.get("orders").records() == [b"one", b"two", b"three"]
+        assert cluster.get("copies").records() == [b"one", b"two", b"three"]
+
+
+def test_examples_do_not_disturb_each_other() -> None:
+    """Each has topics and groups of its own: who follows the guide by hand runs all of them."""
+    used = [set(re.findall(r'(?:send|send_batch)\("([\w-]+)"', code)) for code in EXAMPLES]
+    groups = [set(re.findall(r'group_id="([\w-]+)"', code)) for code in EXAMPLES]
+    for each in (used, groups):
+        readers = [names for names, code in zip(each, EXAMPLES, strict=True) if "Consumer" in code]
+        assert sum(map(len, readers)) == len(set().union(*readers)), readers
+    assert set().union(*used) == set(TOPICS)
 
 
 @pytest.mark.parametrize(

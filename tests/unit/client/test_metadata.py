@@ -156,3 +156,33 @@ def test_a_topic_that_somebody_writes_to_may_be_made(simulate: Any) -> None:
         assert len((await watcher.topic("t", timeout_ms=500, create=True)).partitions) == 1
 
     simulate(main)
+
+
+def test_a_topic_that_nobody_knows_is_told_long_before_the_time_is_over(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("orders")
+        world.cluster.create("borders")
+        watcher = _watch(world)
+        await watcher.topic("orders", timeout_ms=1_000)
+        begun_ms = world.loop.now_ms
+        with pytest.raises(UnknownTopic, match=r"no topic 'ordrs' \(near it: orders, borders\)"):
+            await watcher.topic("ordrs", timeout_ms=60_000, unknown_ms=5_000)
+        assert 5_000 <= world.loop.now_ms - begun_ms < 5_100
+        # One that is made meanwhile is found at once.
+        world.loop.call_later(2.0, world.cluster.create, "late")
+        await watcher.topic("late", timeout_ms=60_000, unknown_ms=5_000)
+        assert world.loop.now_ms - begun_ms < 7_200
+
+    simulate(main)
+
+
+def test_while_nobody_answers_no_topic_is_unknown(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        watcher = MetadataWatcher(world.host, ["nobody:1"], world.rng)
+        world.processes["client"].spawn("watch", watcher.run())
+        begun_ms = world.loop.now_ms
+        with pytest.raises(Unreachable):
+            await watcher.topic("orders", timeout_ms=8_000, unknown_ms=100)
+        assert world.loop.now_ms - begun_ms >= 8_000
+
+    simulate(main)

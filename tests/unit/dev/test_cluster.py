@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.processes import Life, ProcessIdentity, identify
-from tailrace.dev.state import HOST, DevError, lay_out, load, save
+from tailrace.dev.state import HOST, DevError, Role, lay_out, load, save
 
 
 @pytest.fixture
@@ -185,3 +186,42 @@ def test_wipe_takes_only_what_is_ours(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     asyncio.run(DevCluster(tmp_path).down(wipe=True))
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+async def test_brokers_with_records_are_not_left_out(tmp_path: Path) -> None:
+    save(tmp_path, lay_out(4, 1, 9_000))
+    for number in (1, 2, 3, 4):
+        (tmp_path / f"broker-{number}" / "data").mkdir(parents=True)
+    with pytest.raises(DevError, match=r"has 4 brokers, and broker-4 would be left out.*drain"):
+        await DevCluster(tmp_path).up(Plan(brokers=3))
+    # One that was never used holds nothing.
+    (tmp_path / "broker-4" / "data").rmdir()
+    state = DevCluster(tmp_path)._planned(Plan(brokers=3, port_base=9_000))
+    assert state.count(Role.BROKER) == 3
+
+
+def test_wipe_takes_also_what_is_no_longer_known(tmp_path: Path) -> None:
+    save(tmp_path, lay_out(1, 1, 9_000))
+    for name in ("broker-1", "broker-4", "coordinator-2", "etcd", "logs", "broker-notes"):
+        (tmp_path / name / "data").mkdir(parents=True)
+    asyncio.run(DevCluster(tmp_path).down(wipe=True))
+    assert [each.name for each in tmp_path.iterdir()] == ["broker-notes"]
+
+
+async def test_a_first_start_that_is_broken_off_leaves_no_half_made_data(tmp_path: Path) -> None:
+    """An etcd that was killed while it was made is of no use to the next start."""
+
+    class Broken(DevCluster):
+        async def _start_all(self, *_: Any, **__: Any) -> None:
+            for name in ("etcd", "broker-1/data"):
+                (tmp_path / name).mkdir(parents=True)
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await Broken(tmp_path).up(Plan(brokers=1))
+    assert not (tmp_path / "etcd").exists()
+    assert not (tmp_path / "broker-1" / "data").exists()
+    # One that ran before keeps all it has.
+    for name in ("etcd", "broker-1/data"):
+        (tmp_path / name).mkdir(parents=True)
+    assert DevCluster(tmp_path)._not_there_yet(lay_out(1, 1, 9_000)) == []

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 import yaml
 
-from tailrace.cli.main import app
+from tailrace.cli.commands import app
 from tailrace.metrics.document import sections
 from tailrace.metrics.families import Family, Kind
 
