@@ -37,13 +37,16 @@ STATE_SHARE = 5
 KEYS = 200
 WRITER_LIFE_S = 20.0
 BURST_RECORDS = 40
-BURST_PAUSE_S = 0.1
+BURST_PAUSE_S = 0.6
 COLD_WAIT_MS = 10_000
+COLD_PAUSE_S = 4.0
 CHURN_EVERY_S = 15.0
 SAMPLE_S = 5.0
 PARTS = 12
 MB = 1e6
+# Writers are remembered for minutes instead of a day: an hour has to show what comes and goes.
 SETTINGS: dict[str, Any] = {
+    "producer_id_expiration_ms": "300000",
     "retention_bytes": str(1 << 20),
     "segment_bytes": str(256 << 10),
     "log_retention_check_interval_ms": "5000",
@@ -148,7 +151,7 @@ class Mix:
                     break
                 at = fetched.header.next_offset
                 self.did["batches read from the start"] += 1
-        await asyncio.sleep(1)
+        await asyncio.sleep(COLD_PAUSE_S)
 
     async def _administer(self, rng: Random) -> None:
         name = f"short-lived-{rng.randrange(10**9)}"
