@@ -13,7 +13,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tailrace.broker.hosted import Hosted
-from tailrace.broker.log_reads import LogReads, is_cold
+from tailrace.broker.log_reads import LogReads, first_to_push, is_cold, locate_to_push
 from tailrace.broker.throttle import Throttle
 from tailrace.clock import Clock
 from tailrace.errors import (
@@ -189,6 +189,8 @@ class FollowerSession:
         else:
             answer.error = error_code(effect.code)
             answer.leader_epoch = effect.leader_epoch
+            # Where it may start over: at a batch, though the log may start within it.
+            answer.log_start = effect.log_start
         self._answers.append(answer)
         self._wake.set()
 
@@ -238,7 +240,7 @@ class FollowerSession:
                 log_end=Offset(position.log_end),
                 last_epoch=LeaderEpoch(position.last_epoch),
                 end_of_last_epoch=hosted.log.epoch_end(position.last_epoch),
-                log_start=Offset(hosted.log.log_start),
+                log_start=first_to_push(hosted.log, position.log_end),
                 restart=position.restart,
             ),
         )
@@ -298,7 +300,7 @@ class FollowerSession:
         piece = None
         allowed = self._allowed(hosted, room) if base_offset < log.log_end else 0
         if allowed:
-            piece = log.locate(base_offset, bytes_max=allowed, min_one=first or allowed < room)
+            piece = locate_to_push(log, base_offset, allowed, min_one=first or allowed < room)
             if piece is not None and piece.base_offset < base_offset:
                 return self._stretched(hosted, base_offset, piece.base_offset), None
             if piece is None:

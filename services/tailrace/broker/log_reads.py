@@ -27,6 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.log.log import PartitionLog
 from tailrace.log.segment import Segment, Slice
+from tailrace.model import Offset
 from tailrace.record.header import split, verify
 from tailrace.runtime import Blocking
 
@@ -133,3 +134,24 @@ def is_cold(log: PartitionLog, offset: int) -> bool:
         return False
     _, position = active.index.floor(offset - active.base_offset)
     return active.size - position >= COLD_DISTANCE_BYTES
+
+
+def first_to_push(log: PartitionLog, log_end: int) -> Offset:
+    """The first offset that a follower with this end can be given.
+
+    The log may start within a batch, of which the first records were deleted. Batches go whole: who
+    has nothing yet begins with that one, and learns where the log starts with it.
+    """
+    if log_end >= log.log_start or log.log_start >= log.log_end:
+        return Offset(log.log_start)
+    return Offset(log.segment_at(log.log_start).batch_start(log.log_start))
+
+
+def locate_to_push(
+    log: PartitionLog, offset: int, bytes_max: int, *, min_one: bool
+) -> Slice | None:
+    """As `log.locate`, also for the deleted beginning of the first batch."""
+    if first_to_push(log, offset) <= offset < log.log_start:
+        segment = log.segment_at(offset)
+        return segment.find(offset, up_to=log.log_end, bytes_max=bytes_max, min_one=min_one)
+    return log.locate(offset, bytes_max=bytes_max, min_one=min_one)

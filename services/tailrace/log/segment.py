@@ -419,6 +419,10 @@ class Segment:
         """Where the batch that holds `offset` starts; the end of the file above the last one."""
         return self._find(offset)[0]
 
+    def batch_start(self, offset: int) -> int:
+        """The base offset of the batch that holds `offset`."""
+        return self._find(offset)[1]
+
     def _find(self, offset: int) -> tuple[int, int]:
         """Position and base offset of the batch that holds `offset`, or those of the next one."""
         if offset >= self.next_offset:

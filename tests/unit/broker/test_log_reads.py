@@ -17,6 +17,7 @@ from tailrace.config import LogConfig
 from tailrace.errors import DamagedLog, OffsetOutOfRange, StorageError
 from tailrace.log.log import PartitionLog
 from tailrace.record.view import BatchView
+from unit.broker.trio import Trio, batch, simulate
 
 T = TypeVar("T")
 
@@ -165,3 +166,23 @@ async def test_what_rotted_is_damage_and_what_was_cut_meanwhile_is_not(log: Part
     files.flip_bits(segment.path, segment.size // 2)
     with pytest.raises(DamagedLog):
         await reads.read(log, segment.base_offset, bytes_max=2_000, up_to=end)
+
+
+@simulate
+async def test_who_comes_new_follows_a_log_that_starts_within_a_batch(trio: Trio) -> None:
+    """Records were deleted up to the middle of a batch: a new replica never caught up once."""
+    await trio.start(0)
+    config = {"min.insync.replicas": "1", "segment.bytes": "1024"}
+    await trio.lead(0, 0, isr=(0,), config=config)
+    for _ in range(40):
+        await trio.produce(batch(3, value=b"a" * 40))
+    log = trio.hosted(0).log
+    log.advance_log_start(61)
+    assert log.segments[0].base_offset > 0
+    assert log.segment_at(61).batch_start(61) == 60
+    await trio.start_broker(1)
+    await trio.lead(0, 1, isr=(0,), config=config)
+    await trio.until(lambda: trio.ends() == [120, 120])
+    await trio.until(lambda: trio.hosted(1).log.log_start == 61)
+    assert (await trio.produce()).error == 0
+    await trio.until(lambda: trio.ends() == [log.log_end] * 2)
