@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -263,6 +264,8 @@ def main() -> int:
     parser.add_argument("--coordinators", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    # `timeout` ends us by this: what was started is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         dev = start(Path(folder), controllers=1, coordinators=options.coordinators)
         try:

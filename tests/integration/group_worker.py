@@ -2,7 +2,8 @@
 
 Lines of its diary, in the order in which things happened: `P partition offset sent_ns now_ns` for a
 record that was processed, `C partition position` for a commit that was acknowledged, `F` for one
-that was refused, `A count` after partitions came or went. SIGTERM ends it in order.
+that was refused or of which nothing is known, `A count` after partitions came or went. SIGTERM ends
+it in order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from tailrace import Consumer, TopicPartition
-from tailrace.errors import CommitFailed, WokenUp
+from tailrace.errors import CommitFailed, RequestTimedOut, WokenUp
 
 POLL_RECORDS = 50
 
@@ -82,7 +83,8 @@ def work(consumer: Consumer, diary: Diary) -> None:
     positions: dict[int, int] = {each.partition: each.offset + 1 for each in records}
     try:
         consumer.commit(timeout=20)
-    except CommitFailed:
+    except (CommitFailed, RequestTimedOut):
+        # Refused; or, after a long sleep in the middle of it, nobody knows.
         diary.write("F")
         return
     diary.write(*(f"C {partition} {position}" for partition, position in positions.items()))

@@ -83,11 +83,22 @@ async def test_a_member_that_is_killed_is_replaced_and_one_that_slept_comes_back
 ) -> None:
     """SIGKILL, and a laptop that is closed for longer than a session and opened again."""
     turmoil = await _members(faults_cluster, "sleepers", tmp_path, 3)
+    try:
+        await _kill_and_sleep(turmoil)
+    finally:
+        for process in turmoil.running.values():
+            process.kill()
+            process.wait()
+
+
+async def _kill_and_sleep(turmoil: Turmoil) -> None:
     producing = asyncio.ensure_future(turmoil.produce())
     try:
         await _share(turmoil, "member-1", "member-2", "member-3")
         killed_ms = time.time_ns() // 1_000_000
-        turmoil.running.pop("member-3").kill()
+        killed = turmoil.running.pop("member-3")
+        killed.kill()
+        killed.wait()
         await _share(turmoil, "member-1", "member-2")
         took_ms = time.time_ns() // 1_000_000 - killed_ms
         sleeper = turmoil.running["member-1"]
@@ -105,7 +116,7 @@ async def test_a_member_that_is_killed_is_replaced_and_one_that_slept_comes_back
         await asyncio.wait([producing])
     await turmoil.until_read(turmoil.sent)
     await turmoil.end()
-    account = Account.of(tmp_path, turmoil.pauses)
+    account = Account.of(turmoil.plan.folder, turmoil.pauses)
     print(f"\nkilled: its partitions were read by others after {took_ms} ms (session {SESSION_MS})")
     print(f"slept for {SLEEP_S:.0f} s: reads again {back_ms} ms after; {account.summary()}")
     assert len(account.times) == turmoil.sent

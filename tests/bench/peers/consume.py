@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,8 @@ def main() -> int:
     parser.add_argument("--clients", default=",".join(CONSUMERS).replace(", ", "; "))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    # `timeout` ends us by this: what was started is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     clients = [each.replace("; ", ", ") for each in options.clients.split(",")]
     install_clients()
     lines: list[Line] = []
