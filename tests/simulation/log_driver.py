@@ -7,6 +7,7 @@ it is read back.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -212,7 +213,7 @@ class LogSimulation:
             if partition.name in self.manager.logs:
                 model.flushed(model.log_end)
                 model.durable_start = model.log_start
-        self._was_closed_cleanly = all(
+        self._was_closed_cleanly = self.manager.is_boot_confirmed and all(
             each.model.pending is None and not each.model.sync_failed for each in self.partitions
         )
         return True
@@ -230,6 +231,9 @@ class LogSimulation:
         try:
             report = self.manager.open(now_ms=self.world.clock_ms)
             self._give_up_if_the_disk_failed(report)
+            with suppress(OSError, StorageError):
+                # As a broker does with its first order; without, the next opening scans again.
+                self.manager.confirm_boot()
         except SimulatedCrash:
             self._say("open …")
             self._died()
