@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ _SIMULATION_VARIABLES = ("TAILRACE_SEED", "TAILRACE_SEEDS")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # In the background of a shell. The processes that tests start would ignore it as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Workers of xdist are handed the options of the process that started them, this seed included.
     if PROFILE == "fresh" and config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
