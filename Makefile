@@ -151,7 +151,8 @@ fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 nemesis: $(V1)  ## random mixes of faults on real processes under a checked load (MINUTES=10 SEED=7)
 	PYTHONPATH=tests $(BIN)/python tests/nemesis/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-demo: $(V1)  ## show a cluster at work: kill a leader under load, count what is read back
+demo: $(V1)  ## show the log at work, then a cluster: kill a leader under load, count what is read back
+	$(BIN)/tailrace demo log
 	$(BIN)/tailrace demo
 
 .PHONY: alerts
