@@ -153,6 +153,10 @@ class MetadataWatcher:
         if leader < 0 or leader_epoch <= self.leader_of(partition)[1]:
             return False
         self._hints[partition] = (leader, leader_epoch)
+        if leader not in self.picture.brokers:
+            # Where that is, somebody else has to tell: to ask again at once would change nothing.
+            self.refresh()
+            return False
         self._notify()
         return True
 
