@@ -28,9 +28,12 @@ _SIMULATION_VARIABLES = ("TAILRACE_SEED", "TAILRACE_SEEDS")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # In the background of a shell or under nohup. The processes that tests start would ignore
+    # them as well.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # In the background of a shell. The processes that tests start would ignore it as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Workers of xdist are handed the options of the process that started them, this seed included.
     if PROFILE == "fresh" and config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))

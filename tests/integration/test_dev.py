@@ -150,7 +150,12 @@ def test_a_day_in_the_life_of_a_cluster(tailrace: Tailrace) -> None:
 
     assert tailrace.fails("topics", "create", "orders") == "topic 'orders' exists already"
     tailrace("topics", "delete", "orders")
-    assert tailrace("topics", "list") == "There are no topics.\n"
+    # It is listed as being deleted until every broker has done so.
+    end = time.monotonic() + 30
+    while (listed := tailrace("topics", "list")) != "There are no topics.\n":
+        assert "being deleted" in listed
+        assert time.monotonic() < end, listed
+        time.sleep(0.2)
     pids = [each["pid"] for each in tailrace.processes().values()]
     tailrace("dev", "down")
     assert not any(_is_alive(pid) for pid in pids)
