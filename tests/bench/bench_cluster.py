@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from bench.usage import cpu_s
 from integration.cluster_harness import Cluster, connected, start, stop
 from tailrace.client.asynchronous import Producer
 from tailrace.client.reader import PartitionReader
@@ -40,7 +40,6 @@ PARTITIONS = 3
 DISTINCT_VALUES = 997
 BATCH_ROWS_BYTES = 1 << 20
 SMALL_BATCH = 16 << 10
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GB = 1e9
 
 
@@ -288,13 +287,11 @@ def some_values(size: int) -> list[bytes]:
 
 def broker_cpu_s(cluster: Cluster) -> float:
     """User and system time of all brokers until now."""
-    total = 0
-    for member in cluster.dev.state.members:
-        if member.role is Role.BROKER and member.identity is not None:
-            line = Path(f"/proc/{member.identity.pid}/stat").read_text()
-            user, system = line.rpartition(")")[2].split()[11:13]
-            total += int(user) + int(system)
-    return total / TICKS_PER_S
+    return sum(
+        cpu_s(member.identity.pid)
+        for member in cluster.dev.state.members
+        if member.role is Role.BROKER and member.identity is not None
+    )
 
 
 def summed_up(name: str, runs: list[Run]) -> Figure:

@@ -25,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from bench.usage import cpu_s, resident_bytes  # noqa: E402
 from integration.cluster_harness import Cluster, connected, start, stop  # noqa: E402
 from tailrace.aio import Consumer, Producer  # noqa: E402
 from tailrace.client.reader import PartitionReader  # noqa: E402
@@ -173,12 +174,12 @@ class Memory:
             each.name: each.identity.pid for each in dev.state.members if each.identity is not None
         }
         self.samples: dict[str, list[float]] = {name: [] for name in self._pids}
-        self._cpu_began = {name: _cpu_s(pid) for name, pid in self._pids.items()}
+        self._cpu_began = {name: cpu_s(pid) for name, pid in self._pids.items()}
 
     async def run(self) -> None:
         while True:
             for name, pid in self._pids.items():
-                self.samples[name].append(_resident_mb(pid))
+                self.samples[name].append(resident_bytes(pid) / MB)
             await asyncio.sleep(SAMPLE_S)
 
     def by_part(self) -> dict[str, list[int]]:
@@ -195,20 +196,7 @@ class Memory:
 
     def cpu_s(self) -> dict[str, float]:
         began = self._cpu_began
-        return {name: round(_cpu_s(pid) - began[name], 1) for name, pid in self._pids.items()}
-
-
-def _resident_mb(pid: int) -> float:
-    try:
-        text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
-    except OSError:
-        return 0.0
-    return int(text.split()[1]) * 4096 / MB
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
+        return {name: round(cpu_s(pid) - began[name], 1) for name, pid in self._pids.items()}
 
 
 async def measure(dev: DevCluster, minutes: float, partitions: int) -> dict[str, object]:

@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from bench.usage import cpu_s, resident_bytes  # noqa: E402
 from integration.cluster_harness import Cluster, connected, eventually, start, stop  # noqa: E402
 from tailrace.client.metadata import MetadataWatcher  # noqa: E402
 from tailrace.dev.cluster import DevCluster  # noqa: E402
@@ -40,7 +41,6 @@ from tailrace.v1 import group_pb2 as pb  # noqa: E402
 TOPIC = "orders"
 TICK_S = 0.02
 DRAIN_S = 30.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -72,10 +72,7 @@ class Report:
 
 
 def usage_of(pid: int) -> Usage:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    memory = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-    return Usage((int(fields[11]) + int(fields[12])) / TICKS_PER_S, memory)
+    return Usage(cpu_s(pid), resident_bytes(pid) / (1 << 20))
 
 
 def usage(dev: DevCluster) -> dict[str, Usage]:

@@ -22,6 +22,7 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
+from bench.usage import resident_bytes
 from integration.cluster_harness import Cluster, connected, start, stop
 from tailrace.dev.cluster import DevCluster
 from tailrace.dev.state import Role
@@ -174,7 +175,7 @@ class Memory:
 
     async def run(self) -> None:
         while True:
-            self.samples.append([_resident_mb(pid) for pid in self._pids])
+            self.samples.append([resident_bytes(pid) / MB for pid in self._pids])
             await asyncio.sleep(1)
 
     def largest(self) -> float:
@@ -185,11 +186,6 @@ class Memory:
         size = max(len(self.samples) // 6, 1)
         parts = [self.samples[at : at + size] for at in range(0, len(self.samples), size)]
         return [round(max(max(each) for each in part)) for part in parts]
-
-
-def _resident_mb(pid: int) -> float:
-    text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
-    return int(text.split()[1]) * 4096 / MB
 
 
 async def phase(
@@ -237,7 +233,7 @@ async def measure(dev: DevCluster, minutes: float) -> dict[str, object]:
         await cluster.admin.create_topic(TOPIC, partitions=PARTITIONS)
         await phase(cluster, 1, 2.0)
         memory = Memory(dev)
-        before_mb = max(_resident_mb(pid) for pid in memory._pids)
+        before_mb = max(resident_bytes(pid) / MB for pid in memory._pids)
         peak, _ = await phase(cluster, PEAK_PRODUCERS, PHASE_S)
         sampling = asyncio.ensure_future(memory.run())
         load, read = await phase(cluster, PRODUCERS, minutes * 60, readers=READERS)

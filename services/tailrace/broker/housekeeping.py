@@ -113,7 +113,7 @@ class Housekeeping:
         """One look at every log."""
         now_ms = self.now_ms()
         aside: list[str] = []
-        for number, hosted in enumerate(list(self._replicas.hosted())):
+        for number, hosted in enumerate(self._replicas.hosted()):
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if not self._is_here(hosted):
@@ -165,7 +165,7 @@ class Housekeeping:
             return None
         logs: dict[TopicPartition, Dirtiness] = {}
         ratios: dict[TopicPartition, float] = {}
-        hosted_now = list(self._replicas.hosted())
+        hosted_now = self._replicas.hosted()
         self._queue.keep_only({each.partition for each in hosted_now})
         for number, hosted in enumerate(hosted_now):
             if number % LOGS_PER_TURN == 0:

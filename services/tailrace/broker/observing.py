@@ -78,7 +78,7 @@ class ObservedBroker:
 
     async def _partitions(self, replicas: Replicas) -> list[PartitionFacts]:
         found = []
-        for number, hosted in enumerate(list(replicas.hosted()), 1):
+        for number, hosted in enumerate(replicas.hosted(), 1):
             found.append(_facts(hosted, self._clock.monotonic_ms()))
             if number % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)

@@ -56,7 +56,7 @@ class Scrubber:
 
     async def scrub_all(self) -> None:
         """One round over all logs that are here now."""
-        for hosted in list(self._replicas.hosted()):
+        for hosted in self._replicas.hosted():
             try:
                 await self._scrub(hosted)
             except DamagedLog as error:

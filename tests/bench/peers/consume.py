@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from bench import usage
 from bench.peers.client import CONSUMERS, PARTITIONS
 from bench.peers.clients import PYTHON, install_clients
 from bench.peers.kafka import running_kafka
@@ -189,11 +189,7 @@ def at_work(action: str, name: str, side: Side, topic: str, records: int, size: 
 
 def cpu_s(pids: list[int]) -> float:
     """CPU seconds of processes so far."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(map(usage.cpu_s, pids))
 
 
 def show(lines: list[Line]) -> None:
