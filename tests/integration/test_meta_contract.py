@@ -198,6 +198,15 @@ async def test_a_key_that_is_not_there(store: MetadataStore) -> None:
     assert await revision_of(store) >= 1
 
 
+async def test_several_keys_in_one_request(store: MetadataStore) -> None:
+    first, second = await put(store, "/a", b"1"), await put(store, "/c", b"2")
+    a, c = ("/a", b"1", first, first, 0), ("/c", b"2", second, second, 0)
+    assert await store.get_many(["/c", "/b", "/a", "/c"]) == [c, None, a, c]
+    assert await store.get_many([]) == []
+    with pytest.raises(InvariantViolation, match="keys are more than"):
+        await store.get_many(["/a"] * (TXN_OPERATIONS_MAX + 1))
+
+
 async def test_create_and_mod_revisions(store: MetadataStore) -> None:
     created = await put(store, "/a", b"1")
     first = await store.get("/a")

@@ -220,6 +220,10 @@ class SimStore(MetadataStore):
     async def get(self, key: str) -> Entry | None:
         return await self._call(lambda: self._server.get(key))
 
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        keys = tuple(keys)
+        return await self._call(lambda: self._server.get_many(keys))
+
     async def snapshot(self, prefix: str) -> Snapshot:
         return await self._call(lambda: self._server.snapshot(prefix))
 

@@ -5,7 +5,6 @@ The machine proposes (`StoreIsr`), the store decides; what came of it goes back 
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -117,10 +116,9 @@ class IsrStore:
         """Those that may be stored now, with their guards; the others are told."""
         _, own_epoch = self._identity()
         keys = [state_key(wish.hosted.partition) for wish in open_]
-        entries = await asyncio.gather(*(self._store.get(key) for key in keys))
         added = sorted({each.broker_id for wish in open_ for each in wish.effect.added})
-        registrations = await asyncio.gather(*(self._store.get(broker_key(b)) for b in added))
-        known = dict(zip(added, registrations, strict=True))
+        found = await self._store.get_many([*keys, *map(broker_key, added)])
+        entries, known = found[: len(keys)], dict(zip(added, found[len(keys) :], strict=True))
         ready = []
         for wish, key, entry in zip(list(open_), keys, entries, strict=True):
             effect = wish.effect

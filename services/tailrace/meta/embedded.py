@@ -30,7 +30,7 @@ STOP_TIMEOUT_MS: Final = 5_000
 _LOCALHOST: Final = "127.0.0.1"
 _POLL_MS: Final = 20
 _HEALTH_ANSWER_BYTES_MAX: Final = 4_096
-_LOG_TAIL_BYTES: Final = 2_048
+_LOG_TAIL_BYTES: Final = 16_384
 _PORT_TRIES_MAX: Final = 3
 
 
@@ -251,6 +251,13 @@ async def _until_healthy(running: EtcdProcess) -> None:
 def _last_words(config: EtcdConfig) -> str:
     tail = config.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     last = tail.rsplit("\n", 1)[-1]
+    for line in reversed(tail.splitlines()):
+        # A trace of the stack may come after the line that says what is wrong.
+        with suppress(ValueError, TypeError, KeyError):
+            said = json.loads(line)
+            if said["level"] in {"error", "panic", "fatal"}:
+                last = f"{said['msg']}: {said.get('error', '')}".removesuffix(": ")
+                break
     return f"{last} (see {config.log_path})"
 
 

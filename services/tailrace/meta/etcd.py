@@ -35,6 +35,7 @@ from tailrace.meta.store import (
     Snapshot,
     TxnResult,
     WatchBatch,
+    check_keys,
     check_txn,
 )
 
@@ -107,6 +108,14 @@ class EtcdStore(MetadataStore):
         request = rpc.RangeRequest(key=self._key(key))
         answer = await self._call("read", lambda to: to.ask(to.member.kv.Range, request))
         return self._entry(answer.kvs[0]) if answer.kvs else None
+
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        check_keys(keys)
+        reads = [rpc.RequestOp(request_range=rpc.RangeRequest(key=self._key(key))) for key in keys]
+        request = rpc.TxnRequest(success=reads)
+        answer = await self._call("read", lambda to: to.ask(to.member.kv.Txn, request))
+        found = [each.response_range.kvs for each in answer.responses]
+        return [self._entry(kvs[0]) if kvs else None for kvs in found]
 
     async def snapshot(self, prefix: str) -> Snapshot:
         start = self._key(prefix)

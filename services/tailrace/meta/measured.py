@@ -47,6 +47,9 @@ class MeasuredStore:
     async def get(self, key: str) -> Entry | None:
         return await self._measured("get", lambda: self._store.get(key))
 
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        return await self._measured("get_many", lambda: self._store.get_many(keys))
+
     async def snapshot(self, prefix: str) -> Snapshot:
         return await self._measured("snapshot", lambda: self._store.snapshot(prefix))
 

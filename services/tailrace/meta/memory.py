@@ -29,6 +29,7 @@ from tailrace.meta.store import (
     Snapshot,
     TxnResult,
     WatchBatch,
+    check_keys,
     check_txn,
 )
 
@@ -84,6 +85,10 @@ class MemoryEtcd:
 
     def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
+
+    def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        check_keys(keys)
+        return [self._entries.get(key) for key in keys]
 
     def snapshot(self, prefix: str) -> Snapshot:
         keys = sorted(key for key in self._entries if key.startswith(prefix))
@@ -267,6 +272,10 @@ class MemoryStore(MetadataStore):
     async def get(self, key: str) -> Entry | None:
         await self._reach()
         return self._server.get(key)
+
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        await self._reach()
+        return self._server.get_many(keys)
 
     async def snapshot(self, prefix: str) -> Snapshot:
         await self._reach()

@@ -105,6 +105,9 @@ class MetadataStore(Protocol):
 
     async def get(self, key: str) -> Entry | None: ...
 
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        """Several keys as of one revision, in one request; TXN_OPERATIONS_MAX at most."""
+
     async def snapshot(self, prefix: str) -> Snapshot: ...
 
     async def txn(self, guards: Sequence[Guard], operations: Sequence[Operation]) -> TxnResult:
@@ -127,6 +130,14 @@ class MetadataStore(Protocol):
         """End a lease and all keys under it; fine when it is gone already."""
 
     async def close(self) -> None: ...
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """InvariantViolation for more keys than one request may ask for."""
+    if len(keys) > TXN_OPERATIONS_MAX:
+        raise InvariantViolation(
+            f"{len(keys)} keys are more than a request's limit of {TXN_OPERATIONS_MAX}"
+        )
 
 
 def check_txn(guards: Sequence[Guard], operations: Sequence[Operation]) -> None:

@@ -28,7 +28,7 @@ STORE_TIMES = histogram(
     "store_call_seconds",
     "Calls to etcd that were answered.",
     "call",
-    bound="6: get, snapshot, txn, grant_lease, keep_alive, revoke_lease",
+    bound="7: get, get_many, snapshot, txn, grant_lease, keep_alive, revoke_lease",
 )
 STORE_FAILED = counter(
     "store_call_failures",

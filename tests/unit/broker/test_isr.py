@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.meta.keys import state_key
+from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.store import Entry, Put
 from tailrace.model import TopicPartition
 from tailrace.replication.events import StoreIsr
@@ -52,12 +56,21 @@ async def test_many_changes_at_once_go_together(trio: Trio) -> None:
     await trio.start()
     many = [TopicPartition("t", number) for number in range(100)]
     for partition in many:
-        await trio.lead(0, 0, isr=(0, 1), partition=partition)
-    await trio.until(
-        lambda: all(len(trio.hosted(0, each).machine.isr) == 3 for each in many), within_s=60
-    )
+        await trio.lead(0, 0, partition=partition)
+    isr = trio.replicas(0)._isr_store
+    isr._store = measured = MeasuredStore(isr._store, trio.clock)
+    await asyncio.gather(*(isr.store(trio.hosted(0, each), without_2(trio, each)) for each in many))
     for partition in many:
-        assert (await trio.stored(partition)).isr == (0, 1, 2)
+        assert (await trio.stored(partition)).isr == (0, 1)
+    calls = measured.view().calls
+    assert {what: each.times.count for what, each in calls.items()} == {"get_many": 5, "txn": 5}
+
+
+def without_2(trio: Trio, partition: TopicPartition) -> StoreIsr:
+    """What broker 0 wishes when the last replica has fallen behind."""
+    machine = trio.hosted(0, partition).machine
+    revision, isr = machine.revision, machine.isr[:2]
+    return StoreIsr(attempt=99, isr=isr, elr=(), expected_revision=revision, added=())
 
 
 @simulate
@@ -70,17 +83,7 @@ async def test_one_that_is_refused_does_not_hold_up_the_others(trio: Trio) -> No
     entry = await trio.store.get(state_key(T0))
     assert entry is not None
 
-    def change(partition: TopicPartition) -> StoreIsr:
-        machine = trio.hosted(0, partition).machine
-        return StoreIsr(
-            attempt=99,
-            isr=machine.isr[:2],
-            elr=(),
-            expected_revision=machine.revision,
-            added=(),
-        )
-
-    wishes = [(stale, change(T0)), (fresh, change(T1))]
+    wishes = [(stale, without_2(trio, T0)), (fresh, without_2(trio, T1))]
     # Somebody else writes between the look and the transaction, for one of the two.
     await trio.store.txn([], [Put(state_key(T0), entry.value)])
     for hosted, effect in wishes:
@@ -127,15 +130,16 @@ async def test_a_leader_hears_of_every_error_of_the_store(trio: Trio) -> None:
     """One that hears nothing never asks again, and what it leads commits nothing any more."""
     await trio.start(0, 1)
     await trio.lead(0, 0, isr=(0, 1))
-    store, get = trio.replicas(0)._isr_store._store, trio.replicas(0)._isr_store._store.get
+    store = trio.replicas(0)._isr_store._store
+    get_many = store.get_many
     failures = [LeaseLost("a word that nobody expected"), StoreUnavailable("no answer")]
 
-    async def fail_twice(key: str) -> Entry | None:
+    async def fail_twice(keys: Sequence[str]) -> list[Entry | None]:
         if failures:
             raise failures.pop()
-        return await get(key)
+        return await get_many(keys)
 
-    store.get = fail_twice  # type: ignore[method-assign]
+    store.get_many = fail_twice  # type: ignore[method-assign]
     await trio.start_broker(2)
     await trio.until(lambda: trio.brokers[2].epoch)
     await trio.lead(0, 0, isr=(0, 1), to=(0, 2))
