@@ -2,7 +2,8 @@
 
 A link carries all partitions that follow the same broker. Reports replace one another until they
 are sent, so that a burst of pushes is acknowledged once. A link that broke is made again, with
-growing pauses; every partition then reports anew.
+growing pauses; every partition then reports anew. One that nothing needs is kept as long as it
+stands, for the next leader may be there, and made again when something follows that broker.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RECONNECT_MAX_MS: Final = 500
 
 
 class LeaderLink:
-    """The link to one leader broker; it exists as long as anything follows that broker."""
+    """The link to one broker that leads, or has led, something that is followed here."""
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class LeaderLink:
         self._followed: dict[TopicPartition, Hosted] = {}
         self._reports: dict[TopicPartition, pb.FollowerPosition] = {}
         self._wake = asyncio.Event()
+        # There is a reason to connect now rather than after a pause.
+        self._hurry = asyncio.Event()
         self.leader = leader
         self.address = ""
 
@@ -70,6 +73,7 @@ class LeaderLink:
         if address:
             self.move_to(address)
         self._followed[hosted.partition] = hosted
+        self._hurry.set()
         if self._link is not None:
             self._reached(hosted, LeaderReached())
 
@@ -107,6 +111,7 @@ class LeaderLink:
         self._reports.pop(hosted.partition, None)
 
     def reconnect(self) -> None:
+        self._hurry.set()
         if self._link is not None:
             self._link.close()
 
@@ -114,6 +119,7 @@ class LeaderLink:
         """Connect, follow, and connect again when the link broke."""
         pause_ms = RECONNECT_MIN_MS
         while True:
+            self._hurry.clear()
             try:
                 if await self._follow_once():
                     pause_ms = RECONNECT_MIN_MS
@@ -121,8 +127,22 @@ class LeaderLink:
                 pass
             finally:
                 self._drop_link()
-            await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
-            pause_ms = min(pause_ms * 2, RECONNECT_MAX_MS)
+            hurries = await self._rest(pause_ms)
+            pause_ms = RECONNECT_MIN_MS if hurries else min(pause_ms * 2, RECONNECT_MAX_MS)
+
+    async def _rest(self, pause_ms: int) -> bool:
+        """Wait before the next attempt, as long as nothing is followed; whether news came.
+
+        A partition may get its leader on a broker that has just come back: who slept through its
+        return would hold up what is written there.
+        """
+        wait_s = pause_ms * self._rng.uniform(0.5, 1.0) / 1000
+        try:
+            async with asyncio.timeout(None if self.is_idle else wait_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _follow_once(self) -> bool:
         """One life of the link; whether anything was heard of the leader."""

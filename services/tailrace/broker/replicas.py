@@ -128,7 +128,6 @@ class Replicas:
         self._syncs = TimedBlocking(blocking, clock, self.counts.flushes)
         self._hosted: dict[TopicPartition, Hosted] = {}
         self._leader_links: dict[BrokerId, LeaderLink] = {}
-        self._link_tasks: dict[BrokerId, asyncio.Task[object]] = {}
         self._link_addresses: dict[BrokerId, str] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
         self._high_watermarks = manager.load_high_watermarks()
@@ -591,7 +590,7 @@ class Replicas:
             rng=self._rng,
         )
         self._leader_links[leader] = link
-        self._link_tasks[leader] = self._tasks.spawn(f"follow {leader}", link.run())
+        self._tasks.spawn(f"follow {leader}", link.run())
         return link
 
     def _hello(self) -> pb.ReplicaHello | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tailrace.broker.fetcher import CONNECT_TIMEOUT_MS, RECONNECT_MAX_MS
+from tailrace.broker.fetcher import CONNECT_TIMEOUT_MS, RECONNECT_MAX_MS, RECONNECT_MIN_MS
 from tailrace.errors import Diverged, UnknownTopic
 from tailrace.transport.rpc import Link
 from tailrace.transport.wire import error_code, to_partition
@@ -245,3 +245,22 @@ async def test_an_epoch_that_changed_while_the_link_was_made_is_told_too(trio: T
     trio.network.unblock("b0", "ctl")
     _, hello = await leader.greeted()
     assert hello.broker_epoch == trio.brokers[0].epoch
+
+
+@simulate
+async def test_who_has_just_come_back_and_leads_is_followed_at_once(trio: Trio) -> None:
+    """Else what is written there waits for a follower that sleeps between two attempts."""
+    await trio.start()
+    await trio.lead(1, 0, isr=(0, 1, 2))
+    await trio.produce()
+    await trio.lead(0, 1, isr=(0, 1, 2))
+    await trio.stop_broker(1)
+    # Long enough for the pauses of whoever tries to connect to it to become long.
+    await asyncio.sleep(10 * RECONNECT_MAX_MS / 1000)
+    await trio.start_broker(1)
+    await trio.until(lambda: trio.brokers[1].epoch)
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    await trio.lead(1, 2, isr=(0, 1, 2))
+    await trio.until(lambda: len(trio.hosted(1).followers) == 2)
+    assert loop.time() - begun_s < RECONNECT_MIN_MS / 1000
