@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TextIO, TypeAlias, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import TailraceError
@@ -37,6 +37,7 @@ OPEN_FILES_WANTED: Final = 65_536
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _COMMAND_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 _SIGNAL_EXIT: Final = 128
+_OWN_FILES: Final = "/proc/self/fd"
 
 T = TypeVar("T")
 
@@ -182,6 +183,23 @@ def allow_open_files(wanted: int = OPEN_FILES_WANTED) -> int:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class OpenFiles(NamedTuple):
+    """Files and connections that this process has open (-1: not known), and how many it may."""
+
+    now: int
+    max: int
+
+
+def open_files() -> OpenFiles:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        # One of them is the folder itself, which is open only now.
+        now = sum(1 for _ in os.scandir(_OWN_FILES)) - 1
+    except OSError:
+        now = -1
+    return OpenFiles(now, soft if soft != resource.RLIM_INFINITY else sys.maxsize)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -63,6 +63,14 @@ class Tailrace:
         found = json.loads(self("dev", "status", "--json"))
         return {each["name"]: each for each in found["processes"]}
 
+    def ailments(self) -> set[str]:
+        """What the doctor finds wrong, leaving aside how this machine is."""
+        done = RUNNER.invoke(app, ["doctor", "--json"], env=self.environment)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        wrong = {each["check"] for each in found if each["severity"] in {"warning", "critical"}}
+        assert done.exit_code == bool(wrong), done.output
+        return wrong - {"machine", "disks"}
+
     def until_well(self, topic: str) -> None:
         end = time.monotonic() + 40
         while True:
@@ -118,6 +126,8 @@ def test_a_day_in_the_life_of_a_cluster(tailrace: Tailrace) -> None:
             with urllib.request.urlopen(f"http://{each['metrics']}/{page}", timeout=20) as got:
                 assert got.read().decode().startswith(begins)
 
+    assert not tailrace.ailments()
+
     # Once more is fine, and starts nothing anew.
     assert "runs already" in tailrace("dev", "up", "--detach")
     assert tailrace.processes() == before
@@ -138,6 +148,7 @@ def test_a_day_in_the_life_of_a_cluster(tailrace: Tailrace) -> None:
     (partition,) = described["partitions"]
     assert partition["leader"] == 2
     assert partition["health"] == ["under-replicated", "leader-not-preferred"]
+    assert tailrace.ailments() == {"dev", "brokers", "partitions"}
     explained = tailrace("explain", "orders", "0")
     assert "leader 1 → 2" in explained
     assert "its process is gone" in explained

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tailrace.process import (
     ServiceFailed,
     allow_open_files,
     loop_factory,
+    open_files,
     run_command,
     until_stopped,
 )
@@ -173,6 +175,13 @@ def test_as_many_files_as_may_be_are_allowed() -> None:
         assert allow_open_files(hard + 1) in {hard, hard + 1}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_open_files_are_counted(tmp_path: Path) -> None:
+    before = open_files()
+    with (tmp_path / "file").open("w"):
+        assert open_files().now == before.now + 1
+    assert before.max > before.now > 0
 
 
 async def test_a_service_is_waited_for_until_it_is_told_to_stop_or_fails() -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from tailrace.broker.administration import ReplicaAdmin
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
+from tailrace.broker.diagnosing import diagnosis
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
 from tailrace.broker.fetching import FetchService
@@ -47,12 +48,13 @@ from tailrace.meta.keys import (
     decode,
 )
 from tailrace.meta.store import MetadataStore
+from tailrace.metrics.common import StoreView
 from tailrace.model import BrokerId
 from tailrace.runtime import Blocking, Tasks
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
 from tailrace.transport.rpc import Links, Network, Server
-from tailrace.v1 import controller_pb2
+from tailrace.v1 import broker_pb2, controller_pb2
 
 STORE_RETRY_MS: Final = 500
 NO_ROOM_RETRY_MS: Final = 1_000
@@ -82,8 +84,11 @@ class Broker:
         rng: Random,
         new_id: Callable[[], str],
         say: Callable[[str], None],
+        store_view: Callable[[], StoreView] = StoreView,
     ) -> None:
+        """`store_view` tells how calls to the store went; without it nothing is known of that."""
         self._settings = settings
+        self._store_view = store_view
         self._files = files
         self._store = store
         self._network = network
@@ -258,6 +263,11 @@ class Broker:
             return "it does not listen yet"
         return "it is not registered in etcd" if self.epoch is None else ""
 
+    async def _diagnose(self, _: broker_pb2.DiagnoseRequest) -> broker_pb2.DiagnoseResponse:
+        return diagnosis(
+            self._settings, self._clock.wall_ms(), self._store_view(), self.why_not_ready()
+        )
+
     def _rates(self, client_id: str) -> Rates:
         found = self.live.client(client_id)
         return Rates(found.producer_byte_rate, found.consumer_byte_rate, found.request_rate)
@@ -395,6 +405,7 @@ class Broker:
                 methods.BROKER_WATCH_METADATA: self.metadata.watch,
                 methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
                 methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
+                methods.BROKER_DIAGNOSE: self._diagnose,
                 methods.CONTROL_HEALTH: control.health,
                 methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr,
                 methods.CONTROL_STOP_REPLICA: control.stop_replica,

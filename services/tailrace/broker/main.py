@@ -55,6 +55,7 @@ async def run_broker(
         rng=Random(),
         new_id=lambda: str(uuid.uuid4()),
         say=say,
+        store_view=store.view,
     )
     observed = ObservedBroker(broker, settings, store, network, clock)
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):

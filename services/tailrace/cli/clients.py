@@ -1,4 +1,4 @@
-"""`tailrace topics`, `cluster`, `produce`, `consume`, `explain`: what clients of a cluster do.
+"""`tailrace topics`, `cluster`, `produce`, `consume`, `explain`, `doctor`: what clients do.
 
 Only the command line: arguments, options, help. What the commands do is in `cli.topics`,
 `cli.producing` and `cli.consuming`, imported when one of them runs, so that help need not wait.
@@ -150,6 +150,46 @@ def explain(
     from tailrace.cli import topics  # noqa: PLC0415
 
     topics.explain(asking, topic, partition)
+
+
+@asks
+def doctor(
+    *,
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            "--etcd",
+            metavar="HOST:PORT,…",
+            help="Ask these etcds how they are, too. (default: that of the dev cluster)",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", metavar="DIR", help="A data folder on this machine; repeatable."),
+    ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("--config", metavar="FILE", help="The config file of a service; repeatable."),
+    ] = None,
+    asking: Asking,
+) -> None:
+    """Look at a cluster and at this machine: what is wrong, and what to do about it.
+
+    Looks at etcd, controller, brokers, disks, files, clocks, partitions, leaders, reassignments
+    and groups; here at limits, disks, the dev cluster, and what --data and --config name.
+    """
+    from tailrace.cli.doctor import Wanted  # noqa: PLC0415
+    from tailrace.cli.doctor import doctor as look  # noqa: PLC0415
+
+    wanted = Wanted(
+        etcd=tuple(part.strip() for part in etcd.split(",") if part.strip()) if etcd else (),
+        data=tuple(data or ()),
+        configs=tuple(config or ()),
+    )
+    code = look(asking, wanted)
+    if code:
+        raise typer.Exit(code)
 
 
 def produce(

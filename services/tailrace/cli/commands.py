@@ -35,6 +35,11 @@ EXIT_INTERRUPTED: Final = 130
 # What the base install, the client and the tools, goes without.
 SERVER_MODULES: Final = frozenset({"aetcd", "numpy", "prometheus_client", "uvloop"})
 
+DOCTOR_CODES: Final = (
+    "Exit codes: 0 nothing is wrong (hints do not count), 1 something is, 2 wrong usage, "
+    "130 after Ctrl-C."
+)
+
 _USAGE: Final = (
     *(InvalidConfig, InvalidRequest, InvalidTopic, InvalidGroup, InvalidAssignment),
     *(UnknownTopic, UnknownBroker, GroupNotFound, DevUsage),
@@ -58,6 +63,7 @@ app.add_typer(group_commands.app)
 app.command(epilog=CODES)(clients.produce)
 app.command(epilog=CODES)(clients.consume)
 app.command(epilog=CODES)(clients.explain)
+app.command(epilog=DOCTOR_CODES)(clients.doctor)
 app.add_typer(dev.app)
 app.add_typer(log.app)
 

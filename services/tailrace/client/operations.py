@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from tailrace.client.asking import Asking, Call
+from tailrace.client.asking import Call
 from tailrace.client.describing import TopicDescription, describe_topic
+from tailrace.client.diagnosing import Diagnosing
 from tailrace.client.metadata import topic_picture
 from tailrace.client.moving import Move, Phase, Progress, ReplicaFacts, progress_of
 from tailrace.errors import InvalidRequest, TailraceError, UnknownTopicId, Unreachable
@@ -97,7 +98,7 @@ class LeaderChoice(NamedTuple):
     loss: str = ""
 
 
-class Operations(Asking):
+class Operations(Diagnosing):
     """Changes to a cluster; `AdminCore` is the whole client."""
 
     # Settings.

@@ -72,6 +72,12 @@ BROKER_DESCRIBE_REPLICAS: Final = _method(
     broker.DescribeReplicasRequest,
     broker.DescribeReplicasResponse,
 )
+BROKER_DIAGNOSE: Final = _method(
+    "BrokerService/Diagnose",
+    Kind.UNARY,
+    broker.DiagnoseRequest,
+    broker.DiagnoseResponse,
+)
 
 CONTROL_HEALTH: Final = _method(
     "BrokerControlService/Health",
@@ -269,6 +275,7 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     BROKER_WATCH_METADATA,
     BROKER_DELETE_RECORDS,
     BROKER_DESCRIBE_REPLICAS,
+    BROKER_DIAGNOSE,
     CONTROL_HEALTH,
     CONTROL_LEADER_AND_ISR,
     CONTROL_STOP_REPLICA,
