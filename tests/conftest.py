@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadGroupScheduling
 
+# Before any test imports gRPC, which reads once what this sets.
+import tailrace  # noqa: F401
+
 # The machine may be busy with other things: slowness is the business of pytest's timeout.
 _common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("ci", _common, derandomize=True, database=None)

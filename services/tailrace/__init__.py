@@ -6,6 +6,7 @@ for: importing `tailrace` costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,10 @@ __all__ = [
     "TailraceError",
     "TopicPartition",
 ]
+
+# gRPC's handlers for forks crash the child now and then. It reads this once, when it is first used,
+# be it by a module that has nothing to do with clients: so it is said before anything else.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _WHERE: Final = {
     "Admin": "tailrace.client.sync",

@@ -35,3 +35,15 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_grpc_is_told_to_leave_forks_alone_before_anything_imports_it() -> None:
+    code = (
+        "import os, sys, tailrace; "
+        "assert 'grpc' not in sys.modules; "
+        "print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "0"

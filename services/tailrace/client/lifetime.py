@@ -5,7 +5,7 @@ So a client belongs to the process that made it, and every call in another one i
 
 gRPC's own handlers for forks can crash the child (grpc/grpc#32992) and would not help: a client is
 not used there. They are off unless the environment says otherwise; gRPC reads that when it is first
-imported, so this module comes before it.
+imported, so the package itself says so before anything of ours imports it.
 """
 
 from __future__ import annotations
@@ -70,4 +70,3 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

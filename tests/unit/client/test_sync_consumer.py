@@ -198,10 +198,10 @@ def test_after_a_fork_it_belongs_to_the_parent(cluster: ModelCluster) -> None:
             os.write(writer, str(error).encode())
         finally:
             os._exit(0)
+    os.close(writer)
     os.waitpid(pid, 0)
     assert b"before the fork" in os.read(reader, 200)
     os.close(reader)
-    os.close(writer)
     consumer.close()
 
 
