@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tailrace.client.collecting import ClientCollector
     from tailrace.client.delivery import BatchMetadata, RecordMetadata
     from tailrace.client.group_member import OffsetAndMetadata
     from tailrace.client.records import ConsumerRecord
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Admin",
     "BatchMetadata",
+    "ClientCollector",
     "Consumer",
     "ConsumerRecord",
     "OffsetAndMetadata",
@@ -40,6 +42,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 _WHERE: Final = {
     "Admin": "tailrace.client.sync",
     "BatchMetadata": "tailrace.client.delivery",
+    "ClientCollector": "tailrace.client.collecting",
     "Consumer": "tailrace.client.sync_consumer",
     "ConsumerRecord": "tailrace.client.records",
     "OffsetAndMetadata": "tailrace.client.group_member",

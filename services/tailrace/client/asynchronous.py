@@ -17,6 +17,7 @@ from tailrace.client.serializers import Serializer, from_bytes_like, serializer_
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
+from tailrace.metrics.values import ProducerCounts
 from tailrace.record.build import HeaderPair
 from tailrace.transport.grpc_network import GrpcNetwork
 
@@ -43,9 +44,11 @@ class Producer:
         self._value = serializer_for(value_serializer)
         self._network = GrpcNetwork()
         self._is_open = False
+        made = ProducerSettings.of(dict(settings))
+        self.client_id = made.client_id
         self._core = ProducerCore(
             parse_bootstrap(bootstrap_servers),
-            ProducerSettings.of(dict(settings)),
+            made,
             network=self._network,
             clock=SystemClock(),
             rng=Random(),
@@ -118,6 +121,15 @@ class Producer:
         self._is_open = False
         await self._core.close(timeout_ms=timeout_ms)
         await self._network.close()
+
+    def metrics(self) -> dict[str, float]:
+        """What was sent so far, how it went, and what is on its way."""
+        return self._core.metrics()
+
+    @property
+    def counts(self) -> ProducerCounts:
+        """What `metrics` is made of: for collectors."""
+        return self._core.counts
 
     async def state(self) -> dict[str, Any]:
         """Flush, then give ids and sequences, to be saved together with the input's position."""

@@ -50,6 +50,7 @@ class Consumer:
     ) -> None:
         self._topics = topics
         self._settings = ConsumerSettings.of(dict(settings))
+        self.client_id, self.group_id = self._settings.client_id, self._settings.group_id
         self._network = GrpcNetwork()
         self._is_open = False
         self._core = ConsumerCore(

@@ -6,13 +6,14 @@ Asked again until it is answered or refused for good: what waits meanwhile has d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.client.settings import ProducerSettings
-from tailrace.errors import TailraceError
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.rpc import Network
 from tailrace.transport.wire import raise_for
@@ -76,3 +77,24 @@ class Identity:
             await channel.close()
         raise_for(response.error, response.message)
         return response.producer_id, response.producer_epoch
+
+
+def written_state(
+    producer_id: int, epoch: int, sequences: Mapping[TopicPartition, int]
+) -> dict[str, Any]:
+    """What `read_state` reads; plain values, as JSON has them."""
+    named = {f"{each.topic}/{each.partition}": number for each, number in sequences.items()}
+    return {"producer_id": producer_id, "producer_epoch": epoch, "sequences": named}
+
+
+def read_state(state: Mapping[str, Any]) -> tuple[int, int, dict[TopicPartition, int]]:
+    """Id, epoch and sequences of a producer's saved state; InvalidRequest when it is none."""
+    sequences: dict[TopicPartition, int] = {}
+    try:
+        producer_id, epoch = int(state["producer_id"]), int(state["producer_epoch"])
+        for text, number in dict(state["sequences"]).items():
+            topic, _, partition = str(text).rpartition("/")
+            sequences[TopicPartition(topic, int(partition))] = int(number)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"not the state of a producer: {error!r}") from error
+    return producer_id, epoch, sequences

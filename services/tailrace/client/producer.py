@@ -35,7 +35,7 @@ from tailrace.client.delivery import (
     Delivery,
     wait_for,
 )
-from tailrace.client.identity import Identity
+from tailrace.client.identity import Identity, read_state, written_state
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.metadata import MetadataWatcher, TopicPicture
 from tailrace.client.partitioner import Partitioner, by_key
@@ -59,6 +59,7 @@ from tailrace.errors import (
     UnknownProducer,
     Unreachable,
 )
+from tailrace.metrics.values import ProducerCounts
 from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
 from tailrace.record.build import HeaderPair
 from tailrace.record.header import SEQUENCE_MODULUS, read_header
@@ -101,6 +102,7 @@ class ProducerCore:
         self._identity = Identity(settings, self._metadata, network, self.pause_ms)
         self._tasks = Tasks(self._task_failed)
         self._lifetime = Lifetime("producer")
+        self.counts = ProducerCounts()
         self._senders: dict[int, Sender] = {}
         self._topics: dict[str, TopicQueues] = {}
         # Queues whose partition has no leader that we could reach.
@@ -237,6 +239,15 @@ class ProducerCore:
         """Whether it was closed, has failed, or belongs to another process."""
         return self._lifetime.is_over
 
+    def metrics(self) -> dict[str, float]:
+        """What was sent so far, how it went, and what is on its way."""
+        return {
+            **self.counts.flat(),
+            "buffer_bytes": self._accumulator.memory_bytes,
+            "buffer_limit_bytes": self._settings.buffer_memory,
+            "requests_in_flight": sum(each.in_flight for each in self._senders.values()),
+        }
+
     async def state(self) -> dict[str, Any]:
         """Flush, then give ids and sequences, to be saved together with the input's position."""
         await self.start()
@@ -251,14 +262,9 @@ class ProducerCore:
                     self._lifetime.check()
         except TimeoutError:
             raise Unreachable(f"the producer has no id: {self._identity.problem}") from None
-        return {
-            "producer_id": accumulator.producer_id,
-            "producer_epoch": accumulator.producer_epoch,
-            "sequences": {
-                f"{each.topic}/{each.partition}": number
-                for each, number in accumulator.sequences().items()
-            },
-        }
+        return written_state(
+            accumulator.producer_id, accumulator.producer_epoch, accumulator.sequences()
+        )
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state, before anything is sent.
@@ -269,15 +275,7 @@ class ProducerCore:
         self._lifetime.check()
         if self._started or not self._settings.enable_idempotence:
             raise InvalidRequest("only an idempotent producer can resume, before it is started")
-        sequences: dict[TopicPartition, int] = {}
-        try:
-            producer_id, epoch = int(state["producer_id"]), int(state["producer_epoch"])
-            for text, number in dict(state["sequences"]).items():
-                topic, _, partition = str(text).rpartition("/")
-                sequences[TopicPartition(topic, int(partition))] = int(number)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest(f"not the state of a producer: {error!r}") from error
-        self._accumulator.resume(producer_id, epoch, sequences)
+        self._accumulator.resume(*read_state(state))
         self._resumed = True
 
     # Filling.
@@ -360,6 +358,7 @@ class ProducerCore:
             address=address,
             network=self._network,
             clock=self._clock,
+            counts=self.counts,
         )
         self._tasks.spawn(f"produce to broker {broker}", sender.run())
         return sender
@@ -531,6 +530,7 @@ class ProducerCore:
                 self._is_taken(batch, (batch.sequence + batch.count) % SEQUENCE_MODULUS)
         elif self._accumulator.acknowledged(batch):
             batch.queue.goes_alone = False
+            self.counts.stored(batch.count, len(batch.data), batch.attempts)
             # The answer has the largest time of the batch, or else that of the append.
             largest_ms = read_header(batch.data).max_timestamp_ms
             is_append_time = 0 < result.timestamp_ms != largest_ms
@@ -617,6 +617,7 @@ class ProducerCore:
             if not batch.outcome.is_awaited:
                 who = self._settings.client_id or "producer"
                 _LOG.warning("%s: %d of %s failed: %s", who, batch.count, batch.partition, error)
+            self.counts.gave_up(batch.count, batch.attempts, error.code)
             batch.outcome.failed(batch.first, batch.count, error)
 
     def _progress(self, queue: Queue[BatchOutcome]) -> None:

@@ -22,6 +22,7 @@ from tailrace.errors import (
     TailraceError,
     Unreachable,
 )
+from tailrace.metrics.values import ProducerCounts
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
@@ -90,7 +91,9 @@ class Sender:
         address: str,
         network: Network,
         clock: Clock,
+        counts: ProducerCounts,
     ) -> None:
+        self._counts = counts
         self.broker = broker
         self.address = address
         # Queues that may have something to send, in turns.
@@ -122,6 +125,11 @@ class Sender:
         self._hurry = asyncio.Event()
         # What ended this life of the stream, as far as known: the first that is said counts.
         self._problem: TailraceError | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not answered."""
+        return len(self._requests)
 
     def move_to(self, address: str) -> None:
         """The broker is somewhere else now."""
@@ -247,8 +255,10 @@ class Sender:
                     continue
                 self._answers += 1
                 self._is_throttled = response.throttle_ms > 0
+                now_ms = self._clock.monotonic_ms()
+                self._counts.answered(now_ms - request.sent_ms, is_throttled=self._is_throttled)
                 if self._is_throttled:
-                    self._throttled_until_ms = self._clock.monotonic_ms() + response.throttle_ms
+                    self._throttled_until_ms = now_ms + response.throttle_ms
                 self._take(request, response)
                 self.wake.set()
             self._note(Unreachable(f"broker {self.broker} ended the stream"))

@@ -41,6 +41,7 @@ from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
 from tailrace.errors import BufferFull, ClientClosed, RequestTimedOut, TailraceError
 from tailrace.meta.keys import LeaderChange
+from tailrace.metrics.values import ProducerCounts
 from tailrace.model import TopicPartition
 from tailrace.record.build import HeaderPair
 
@@ -163,6 +164,7 @@ class Producer:
         self._producer = asynchronous.Producer(
             bootstrap_servers, partitioner=partitioner, **settings
         )
+        self.client_id = self._settings.client_id
         self._clock = SystemClock()
         self._lifetime = Lifetime("producer")
         self._background = background()
@@ -256,6 +258,15 @@ class Producer:
         self._background.wait(
             self._producer.close(timeout_ms=int(timeout * 1000)), timeout + THREAD_TIMEOUT_S
         )
+
+    def metrics(self) -> dict[str, float]:
+        """What was sent so far, how it went, and what is on its way."""
+        return self._producer.metrics()
+
+    @property
+    def counts(self) -> ProducerCounts:
+        """What `metrics` is made of: for collectors."""
+        return self._producer.counts
 
     def state(self, timeout: float | None = None) -> dict[str, Any]:
         """Flush, then give ids and sequences, to be saved together with the input's position."""

@@ -76,6 +76,7 @@ class Consumer:
             **settings,
         )
         self._core = self._consumer.core
+        self.client_id, self.group_id = self._consumer.client_id, self._consumer.group_id
         self._in_use = threading.RLock()
         self._is_closing = False
         # What the loop wants to be done in the thread that waits for it.

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tailrace.metrics.broker import BROKER
+from tailrace.metrics.client import CLIENT
 from tailrace.metrics.common import COMMON
 from tailrace.metrics.controller import CONTROLLER
 from tailrace.metrics.coordinator import COORDINATOR
@@ -31,6 +32,10 @@ _CLUSTER: Final = (
 _LAG: Final = (
     "Lag is that of committed positions: of groups, and of named readers such as Spark queries. "
     "The ends of partitions are asked for every 10 seconds while metrics are served."
+)
+_CLIENT: Final = (
+    "What a program's own producers and consumers show, when it registers a `ClientCollector`: see "
+    "[clients.md](clients.md#metrics-of-a-program). Nothing is labelled by partition."
 )
 _BUCKETS: Final = ", ".join(f"{ms / 1_000:g}" for ms in LATENCY_MS)
 
@@ -62,6 +67,7 @@ def sections() -> list[tuple[str, str, tuple[Family, ...]]]:
         ("Brokers", _TOPICS, BROKER),
         ("Controllers", _CLUSTER, CONTROLLER),
         ("Coordinators", _LAG, COORDINATOR),
+        ("Clients", _CLIENT, CLIENT),
     ]
 
 

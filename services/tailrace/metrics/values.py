@@ -144,3 +144,50 @@ class CoordinatorCounts:
         self.generations = 0
         self.shards_taken = 0
         self.shards_lost = 0
+
+
+class ProducerCounts:
+    """What a producer counts: once for each batch or request, never for a record."""
+
+    __slots__ = ("batches", "bytes", "failed", "records", "requests", "retries", "throttles")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.batches = 0
+        # Attempts after the first one, of batches whose end is known.
+        self.retries = 0
+        # Records that were given up, by the code of the error.
+        self.failed: Counter[str] = Counter()
+        # From when a request was sent to when its answer was read.
+        self.requests = Histogram()
+        # Answers that said to wait, for a quota is used up.
+        self.throttles = 0
+
+    def stored(self, records: int, size: int, attempts: int) -> None:
+        """A batch was acknowledged."""
+        self.records += records
+        self.bytes += size
+        self.batches += 1
+        self.retries += max(attempts - 1, 0)
+
+    def gave_up(self, records: int, attempts: int, code: str) -> None:
+        self.failed[code] += records
+        self.retries += max(attempts - 1, 0)
+
+    def answered(self, ms: int, *, is_throttled: bool) -> None:
+        self.requests.observe(ms)
+        self.throttles += is_throttled
+
+    def flat(self) -> dict[str, float]:
+        """Plain numbers; times in ms."""
+        return {
+            "records": self.records,
+            "bytes": self.bytes,
+            "batches": self.batches,
+            "retries": self.retries,
+            "failed_records": self.failed.total(),
+            "requests": self.requests.count,
+            "request_ms_mean": self.requests.sum_ms / max(self.requests.count, 1),
+            "throttles": self.throttles,
+        }

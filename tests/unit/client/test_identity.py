@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from tailrace.client.identity import Identity
+from tailrace.client.identity import Identity, read_state, written_state
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.client.settings import ProducerSettings
 from tailrace.errors import InvalidRequest, NotController, ProducerFenced, StoreUnavailable
+from tailrace.model import TopicPartition
 
 
 def _identity(world: Any, **settings: Any) -> Identity:
@@ -58,3 +60,11 @@ def test_it_is_asked_for_again_until_it_is_answered(simulate: Any) -> None:
             await identity.get(-1, -1)
 
     simulate(main)
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    sequences = {TopicPartition("a/b", 3): 7, TopicPartition("t", 0): 0}
+    assert read_state(json.loads(json.dumps(written_state(5, 2, sequences)))) == (5, 2, sequences)
+    for broken in ({}, {**written_state(5, 2, {}), "sequences": {"t": 1}}):
+        with pytest.raises(InvalidRequest, match="not the state"):
+            read_state(broken)

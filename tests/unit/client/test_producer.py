@@ -657,3 +657,29 @@ def test_a_callback_that_raises_stops_nothing(simulate: Any) -> None:
 
 def _in(entry: Any) -> list[Any]:
     return list(BatchView(entry.data).records())
+
+
+def test_what_was_sent_and_what_failed_is_counted(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        producer = world.producer(delivery_timeout_ms=2_000, request_timeout_ms=1_000)
+        for number in range(30):
+            await producer.send("t", b"%d" % number)
+        assert producer.metrics()["buffer_bytes"] > 0
+        await producer.flush()
+        told = producer.metrics()
+        assert (told["records"], told["failed_records"], told["retries"]) == (30, 0, 0)
+        assert 1 <= told["requests"] <= told["batches"] <= 30
+        assert told["buffer_bytes"] == told["requests_in_flight"] == 0
+        log = world.cluster.get("t")
+        assert told["bytes"] == sum(len(each.data) for each in log.entries)
+        world.cluster.move(world.cluster.get("t"), -1)
+        failing = await producer.send("t", b"lost")
+        with pytest.raises(DeliveryTimedOut):
+            await failing
+        told = producer.metrics()
+        assert (told["records"], told["failed_records"]) == (30, 1)
+        assert producer.counts.failed == {"DELIVERY_TIMED_OUT": 1}
+        await producer.close()
+
+    simulate(main)

@@ -11,6 +11,7 @@ from tailrace.client.delivery import BatchOutcome
 from tailrace.client.sender import GATHER_MS, SUSPECT_MS, Sender, Sent
 from tailrace.client.settings import ProducerSettings
 from tailrace.errors import RequestTimedOut, TailraceError
+from tailrace.metrics.values import ProducerCounts
 from tailrace.model import TopicPartition
 from tailrace.v1 import broker_pb2 as pb
 
@@ -30,6 +31,7 @@ class Port:
             address=world.cluster.brokers[0].address,
             network=world.host,
             clock=world.clock,
+            counts=ProducerCounts(),
         )
         self.offsets: list[int] = []
         self.errors: list[TailraceError] = []

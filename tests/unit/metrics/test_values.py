@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from tailrace.metrics.values import LATENCY_MS, BrokerCounts, Calls, Histogram, Traffics
+from tailrace.metrics.values import (
+    LATENCY_MS,
+    BrokerCounts,
+    Calls,
+    Histogram,
+    ProducerCounts,
+    Traffics,
+)
 
 
 def test_each_time_is_counted_below_its_bound() -> None:
@@ -43,3 +50,23 @@ def test_an_isr_shrinks_or_expands() -> None:
     counts.isr_changed(3, 1)
     counts.isr_changed(2, 2)
     assert (counts.isr_shrinks, counts.isr_expands) == (2, 1)
+
+
+def test_a_producer_counts_batches_and_requests() -> None:
+    counts = ProducerCounts()
+    assert counts.flat()["request_ms_mean"] == 0
+    counts.stored(10, 1_000, 1)
+    counts.stored(5, 500, 3)
+    counts.gave_up(2, 2, "NOT_LEADER")
+    counts.answered(4, is_throttled=False)
+    counts.answered(8, is_throttled=True)
+    assert counts.flat() == {
+        "records": 15,
+        "bytes": 1_500,
+        "batches": 2,
+        "retries": 3,
+        "failed_records": 2,
+        "requests": 2,
+        "request_ms_mean": 6.0,
+        "throttles": 1,
+    }
