@@ -9,6 +9,7 @@ believes is no longer to be trusted, and a clean end must not be pretended.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -33,6 +34,17 @@ COLLECTOR_THRESHOLDS: Final = (10_000, 20, 20)
 
 OPEN_FILES_WANTED: Final = 65_536
 """Each connection, and each log that is written to, takes one; many systems begin with 1,024."""
+
+MEMORY_KEPT_BYTES: Final = 32 << 20
+"""So much of what was freed a heap may keep, to be used again."""
+
+LARGE_BYTES: Final = 8 << 20
+"""What is larger than this has pages of its own, which are given back at once."""
+
+# The numbers of glibc's malloc.h, and the variables by which a user says otherwise.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_MALLOC_VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _COMMAND_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -101,6 +113,7 @@ def run(main: Main, say: Callable[[str], None]) -> None:
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
     allow_open_files()
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_with_signals(main, say))
@@ -200,6 +213,23 @@ def open_files() -> OpenFiles:
     except OSError:
         now = -1
     return OpenFiles(now, soft if soft != resource.RLIM_INFINITY else sys.maxsize)
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library reuse freed memory instead of giving it back; False where it cannot.
+
+    Messages of a megabyte come and go. By default each has fresh pages, which the kernel clears
+    and counts: a third of what it costs a broker to send one.
+    """
+    if any(name in os.environ for name in _MALLOC_VARIABLES):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        # Another C library than glibc.
+        return False
+    wanted = {_M_TRIM_THRESHOLD: MEMORY_KEPT_BYTES, _M_MMAP_THRESHOLD: LARGE_BYTES}
+    return all(mallopt(what, size) == 1 for what, size in wanted.items())
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -184,6 +184,34 @@ def test_open_files_are_counted(tmp_path: Path) -> None:
     assert before.max > before.now > 0
 
 
+_FAULTS = """
+import resource
+from tailrace.process import keep_freed_memory
+{call}
+def work():
+    for _ in range(40):
+        kept = [b"x" * (1 << 20) for _ in range(6)]
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_was_freed_is_used_again() -> None:
+    def faults(call: str, **variables: str) -> int:
+        command = [sys.executable, "-c", _FAULTS.format(call=call)]
+        done = subprocess.run(
+            command, check=True, capture_output=True, env={**os.environ, **variables}, timeout=60
+        )
+        return int(done.stdout)
+
+    without = faults("")
+    assert faults("assert keep_freed_memory()") * 10 < without
+    # Who has said how memory is to be kept is obeyed.
+    assert faults("assert not keep_freed_memory()", MALLOC_TRIM_THRESHOLD_="65536") * 2 > without
+
+
 async def test_a_service_is_waited_for_until_it_is_told_to_stop_or_fails() -> None:
     stop, failed = asyncio.Event(), asyncio.Event()
     waiting = asyncio.ensure_future(until_stopped(stop, failed.wait(), lambda: None))

@@ -34,6 +34,8 @@ from tailrace.transport.wire import error_of, to_partition
 from tailrace.v1 import broker_pb2 as pb
 
 LOOK_UP_TIMEOUT_MS: Final = 5_000
+CONNECTION_KEPT_MS: Final = 1_000
+"""A connection on which offsets were looked up is there when reading begins."""
 LEADERLESS_MS: Final = 3_000
 """So long without a leader, and the metadata is asked for elsewhere."""
 # A leader with credit says something every `max_wait_ms`. One that is silent for so many of these
@@ -321,7 +323,6 @@ class Fetcher:
             for each in readings
         ]
         channel = self._network.channel(address)
-        found: list[tuple[int, TailraceError | None]]
         try:
             response = await channel.call(
                 methods.BROKER_LIST_OFFSETS,
@@ -329,10 +330,19 @@ class Fetcher:
                 timeout_ms=LOOK_UP_TIMEOUT_MS,
             )
             found = [(each.offset, error_of(each.error, each.message)) for each in response.offsets]
+            self._looked_up(readings, versions, found)
+            await asyncio.sleep(CONNECTION_KEPT_MS / 1000)
         except TailraceError as error:
-            found = [(-1, error)] * len(readings)
+            self._looked_up(readings, versions, [(-1, error)] * len(readings))
         finally:
             await channel.close()
+
+    def _looked_up(
+        self,
+        readings: list[Reading],
+        versions: list[int],
+        found: list[tuple[int, TailraceError | None]],
+    ) -> None:
         now_ms = self._clock.monotonic_ms()
         for reading, version, (offset, problem) in zip(readings, versions, found, strict=True):
             if reading.version != version:

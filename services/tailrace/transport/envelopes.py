@@ -4,7 +4,8 @@ They are those of `proto/tailrace/v1/broker.proto`, byte for byte on the wire; a
 codecs. Protobuf would copy the bytes of a batch into its own memory, out of it again at each look
 at the field, and once more to nest one message in another, which costs more than all else that a
 broker does with a batch. Here `batches` of a message that was read is a view of the bytes that
-came, and a message is written by joining the pieces.
+came, and a message is written by joining the pieces. What is fetched lies at a multiple of eight
+bytes, as Arrow wants its columns: a reader uses them where they are.
 
 Fields that are not known are skipped, as the protocol demands; bytes that are no message raise
 DecodeError.
@@ -32,6 +33,9 @@ _UINT64: Final = 1 << 64
 _SIGN: Final = 1 << 63
 _VARINT_BITS_MAX: Final = 63
 _NOBODY: Final = TopicPartition("", 0)
+_ALIGNMENT: Final = 8
+# A field of padding takes two bytes at least.
+_PADDINGS: Final = (b"", *(b"\x5a" + bytes((each,)) + bytes(each) for each in range(_ALIGNMENT)))
 
 
 class Named(Protocol):
@@ -114,6 +118,7 @@ def encode_produce_request(request: ProduceRequest) -> bytes:
 
 def encode_fetch_response(response: FetchResponse) -> bytes:
     pieces: list[Bytes] = []
+    at = 0
     for part in response.partitions:
         head = _partition_field(part.partition)
         for tag, number in (
@@ -129,18 +134,33 @@ def encode_fetch_response(response: FetchResponse) -> bytes:
                 head += tag + _varint(number)
         if part.message:
             head += _text(b"\x1a", part.message)
-        _add(pieces, b"\x0a", head, b"\x32", part.batches)
+        if part.batches:
+            head += _padding(at, len(head), len(part.batches))
+        at += _add(pieces, b"\x0a", head, b"\x32", part.batches)
     if response.throttle_ms:
         pieces.append(b"\x10" + _varint(response.throttle_ms))
     return b"".join(pieces)
 
 
-def _add(pieces: list[Bytes], tag: bytes, head: bytes, batches_tag: bytes, batches: Bytes) -> None:
-    """One nested message: its small fields, then its batches as they are."""
+def _add(pieces: list[Bytes], tag: bytes, head: bytes, batches_tag: bytes, batches: Bytes) -> int:
+    """One nested message: its small fields, then its batches as they are. Gives its size."""
     size = len(batches)
     if size:
         head += batches_tag + _varint(size)
-    pieces += (tag + _varint(len(head) + size) + head, batches)
+    head = tag + _varint(len(head) + size) + head
+    pieces += (head, batches)
+    return len(head) + size
+
+
+def _padding(at: int, head_bytes: int, size: int) -> bytes:
+    """What makes the batches of a nested message at `at` begin at a multiple of eight."""
+    head_bytes += 1 + _varint_bytes(size)
+    for padding in _PADDINGS:
+        inner = head_bytes + len(padding)
+        if (at + 1 + _varint_bytes(inner + size) + inner) % _ALIGNMENT == 0:
+            return padding
+    # Where the length of the length changes in between, none may fit: then they are copied.
+    return b""
 
 
 def _partition_field(partition: Named) -> bytes:
@@ -172,6 +192,10 @@ def _varint(number: int) -> bytes:
         number >>= 7
     digits.append(number)
     return bytes(digits)
+
+
+def _varint_bytes(number: int) -> int:
+    return (number.bit_length() + 6) // 7 or 1
 
 
 _SMALL: Final = tuple(bytes((number,)) for number in range(0x80))

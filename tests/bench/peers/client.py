@@ -196,13 +196,16 @@ async def _fill_tailrace(job: Job) -> None:
             await each
 
 
+# What is imported first, and what is done then. `tailrace` alone would import nothing before its
+# consumer is asked for.
+_BLOCKING = "tailrace.client.sync_consumer"
 CONSUMERS: dict[str, tuple[str, Callable[[Job], None]]] = {
     "confluent-kafka": ("confluent_kafka", confluent),
     "aiokafka": ("aiokafka", aiokafka),
     "kafka-python": ("kafka", kafka_python),
-    "tailrace rows": ("tailrace", tailrace_rows),
+    "tailrace rows": (_BLOCKING, tailrace_rows),
     "tailrace rows, asyncio": ("tailrace.aio", tailrace_aio_rows),
-    "tailrace Arrow": ("tailrace", tailrace_arrow),
+    "tailrace Arrow": (_BLOCKING, tailrace_arrow),
     "tailrace Arrow, asyncio": ("tailrace.aio", tailrace_aio_arrow),
 }
 FILLERS: dict[str, tuple[str, Callable[[Job], None]]] = {
