@@ -22,9 +22,9 @@ from tailrace.model import BrokerId
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 6
-BULK_RECORDS = 600
+BULK_RECORDS = 9_600
 BULK_VALUE_BYTES = 64 * 1024
-THROTTLE = "1M"
+THROTTLE = "20M"
 MOVE_TIMEOUT_S = 150.0
 
 
