@@ -32,6 +32,7 @@ BROKER_PORT: Final = 9092
 LINK_PORT: Final = 9093
 CONTROLLER_PORT: Final = 9090
 COORDINATOR_PORT: Final = 9094
+METRICS_PORT: Final = 9404
 CONFIG_CHECKSUM: Final = f"{GROUP}/config"
 RESTARTED_AT: Final = f"{GROUP}/restarted-at"
 # How long SIGTERM may take: leaderships are handed over and logs closed within it.
@@ -136,9 +137,9 @@ def _config_map(spec: ClusterSpec, role: str) -> Manifest:
 
 
 _PORTS: Final = {
-    BROKER: {"clients": BROKER_PORT, "links": LINK_PORT},
-    CONTROLLER: {"grpc": CONTROLLER_PORT},
-    COORDINATOR: {"grpc": COORDINATOR_PORT},
+    BROKER: {"clients": BROKER_PORT, "links": LINK_PORT, "metrics": METRICS_PORT},
+    CONTROLLER: {"grpc": CONTROLLER_PORT, "metrics": METRICS_PORT},
+    COORDINATOR: {"grpc": COORDINATOR_PORT, "metrics": METRICS_PORT},
 }
 
 
@@ -191,7 +192,8 @@ def _network_policy(spec: ClusterSpec) -> Manifest:
             "ingress": [
                 {
                     "ports": [
-                        {"port": port} for port in (BROKER_PORT, CONTROLLER_PORT, COORDINATOR_PORT)
+                        {"port": port}
+                        for port in (BROKER_PORT, CONTROLLER_PORT, COORDINATOR_PORT, METRICS_PORT)
                     ]
                 },
                 {"from": [own], "ports": [{"port": LINK_PORT}]},
@@ -276,7 +278,6 @@ def _pod(spec: ClusterSpec, role: str) -> Manifest:
 
 
 def _container(spec: ClusterSpec, role: str) -> Manifest:
-    port = next(iter(_PORTS[role].values()))
     mounts = [
         {"name": "config", "mountPath": _CONFIG, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the container's own, in memory.
@@ -290,9 +291,9 @@ def _container(spec: ClusterSpec, role: str) -> Manifest:
         "args": [role, "--config", f"{_CONFIG}/tailrace.properties"],
         "env": _environment(spec, role),
         "ports": [{"name": name, "containerPort": number} for name, number in _PORTS[role].items()],
-        "startupProbe": _probe(port, failures=STARTUP_S // _PROBE_S),
-        "livenessProbe": _probe(port, failures=12),
-        "readinessProbe": _probe(port, failures=1),
+        "startupProbe": _probe(_ALIVE, failures=STARTUP_S // _PROBE_S),
+        "livenessProbe": _probe(_ALIVE, failures=12),
+        "readinessProbe": _probe(_READY[role], failures=1),
         "resources": dict(role_of(spec, role).resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -303,8 +304,25 @@ def _container(spec: ClusterSpec, role: str) -> Manifest:
     }
 
 
-def _probe(port: int, *, failures: int) -> Manifest:
-    return {"tcpSocket": {"port": port}, "periodSeconds": _PROBE_S, "failureThreshold": failures}
+# A process is alive as soon as it runs, also while logs are recovered.
+_ALIVE: Final = {"httpGet": {"path": "/livez", "port": "metrics"}}
+_SERVES: Final = {"httpGet": {"path": "/readyz", "port": "metrics"}}
+# A broker listens when its logs are recovered. It serves on without etcd, when /readyz says no:
+# clients must find it by the bootstrap service all the same.
+_READY: Final = {
+    BROKER: {"tcpSocket": {"port": "clients"}},
+    CONTROLLER: _SERVES,
+    COORDINATOR: _SERVES,
+}
+
+
+def _probe(check: Manifest, *, failures: int) -> Manifest:
+    return {
+        **check,
+        "periodSeconds": _PROBE_S,
+        "timeoutSeconds": _PROBE_S,
+        "failureThreshold": failures,
+    }
 
 
 def _environment(spec: ClusterSpec, role: str) -> list[Manifest]:
@@ -334,5 +352,6 @@ def _environment(spec: ClusterSpec, role: str) -> list[Manifest]:
         from_field(
             f"TAILRACE_{role.upper()}_ID", "metadata.labels['apps.kubernetes.io/pod-index']"
         ),
+        {"name": "TAILRACE_METRICS_LISTENERS", "value": f"0.0.0.0:{METRICS_PORT}"},
         *({"name": f"TAILRACE_{name}", "value": value} for name, value in own.items()),
     ]

@@ -72,6 +72,22 @@ def test_recovery_of_a_log_may_take_an_hour_before_a_pod_is_given_up() -> None:
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 3_600
 
 
+def test_probes_ask_the_process_and_leave_brokers_to_clients_while_etcd_is_away() -> None:
+    for role in ROLES:
+        template = objects()["StatefulSet", f"events-{role}"]["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        (listens,) = (e for e in container["env"] if e["name"] == "TAILRACE_METRICS_LISTENERS")
+        assert listens["value"] == f"0.0.0.0:{ports['metrics']}"
+        for kind in ("startupProbe", "livenessProbe"):
+            assert container[kind]["httpGet"] == {"path": "/livez", "port": "metrics"}
+        ready = container["readinessProbe"]
+        if role == BROKER:
+            assert ready["tcpSocket"]["port"] == "clients"
+        else:
+            assert ready["httpGet"] == {"path": "/readyz", "port": "metrics"}
+
+
 def test_a_change_of_settings_changes_the_pods_of_that_role_alone() -> None:
     brokers = replace(SPEC.brokers, settings={"segment.bytes": "2048"})
     changed = objects(replace(SPEC, brokers=brokers))
