@@ -171,8 +171,12 @@ chart: $(STAMP) chart-readme  ## lint and test the chart (needs helm), and make 
 	@command -v helm >/dev/null || { echo "helm is missing: see its site for how to install it" >&2; exit 1; }
 	$(PYTEST) -q tests/chart
 
-chart-readme: $(STAMP)
+chart-readme: $(STAMP) dashboards
 	$(BIN)/python deploy/helm/readme.py
+
+.PHONY: dashboards
+dashboards: $(STAMP)  ## make the Grafana dashboards and the alert rules of the chart anew
+	$(BIN)/python deploy/grafana/dashboards.py
 
 load:  ## give the image to the cluster of $KUBECONFIG by IMAGE_LOAD: kind, minikube, lab or a command
 	$(or $(LOAD_$(IMAGE_LOAD)),$(IMAGE_LOAD),@echo "IMAGE_LOAD is empty: the cluster has $(IMAGE) or finds it")

@@ -15,16 +15,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # Every family: its name, kind, meaning and labels, for docs/metrics.md.
+        self.families: list[tuple[str, str, str, tuple[str, ...]]] = []
 
         def counter(name: str, text: str, *labels: str) -> Counter:
+            self.families.append((f"tailrace_operator_{name}", "counter", text, labels))
             return Counter(f"tailrace_operator_{name}", text, labels, registry=self.registry)
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
+            self.families.append((f"tailrace_operator_{name}", "gauge", text, labels))
             return Gauge(f"tailrace_operator_{name}", text, labels, registry=self.registry)
 
+        rounds = "How long a round over all resources took"
+        self.families.append(("tailrace_operator_round_seconds", "histogram", rounds, ()))
         self.rounds = Histogram(
             "tailrace_operator_round_seconds",
-            "How long a round over all resources took",
+            rounds,
             registry=self.registry,
             buckets=_ROUND_S,
         )

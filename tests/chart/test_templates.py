@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any, Final
@@ -119,8 +120,28 @@ def test_topics_drills_jobs_and_monitoring() -> None:
     service = objects["Service", "demo-operator"]
     selected = monitor["spec"]["selector"]["matchLabels"].items()
     assert selected <= service["metadata"]["labels"].items()
-    rules = objects["PrometheusRule", "demo-operator"]["spec"]["groups"][0]["rules"]
+    groups = objects["PrometheusRule", "demo-operator"]["spec"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
     assert all(each["annotations"]["summary"] for each in rules)
+    shipped = yaml.safe_load((CHART / "files" / "tailrace.rules.yaml").read_text("utf-8"))["groups"]
+    assert groups[:-1] == shipped
+    names = [each["alert"] for each in rules]
+    assert len(set(names)) == len(names)
+    boards = {name: each for (kind, name), each in objects.items() if name.endswith("-dashboard")}
+    assert len(boards) == 7
+    for each in boards.values():
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        ((name, text),) = each["data"].items()
+        source = CHART / "files" / "dashboards" / name.removeprefix("tailrace-")
+        assert json.loads(text) == json.loads(source.read_text("utf-8"))
+
+
+def test_without_their_services_clusters_are_watched_through_the_operator() -> None:
+    objects = render("--set", "monitoring.prometheusRule.enabled=true")
+    (group,) = objects["PrometheusRule", "demo-operator"]["spec"]["groups"]
+    assert "TailracePartitionsOffline" in {each["alert"] for each in group["rules"]}
+    assert "ServiceMonitor" not in {kind for kind, _ in objects}
+    assert not [name for _, name in objects if name.endswith("-dashboard")]
 
 
 @pytest.mark.parametrize(

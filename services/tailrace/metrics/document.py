@@ -16,6 +16,8 @@ from tailrace.metrics.coordinator import COORDINATOR
 from tailrace.metrics.families import OTHER, Family
 from tailrace.metrics.values import LATENCY_MS, TOPICS_SHOWN_MAX
 
+Section = tuple[str, str, tuple[Family, ...]]
+
 _PROCESS: Final = (
     "`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, "
     "`process_open_fds`, `process_max_fds`, `process_start_time_seconds`"
@@ -55,12 +57,12 @@ Each process also has the usual {_PROCESS}.
 """
 
 
-def document() -> str:
-    """The whole page."""
-    return _HEAD + "\n".join(_section(*each) for each in sections())
+def document(*others: Section) -> str:
+    """The whole page; `others` are of processes that this package does not know."""
+    return _HEAD + "\n".join(_section(*each) for each in (*sections(), *others))
 
 
-def sections() -> list[tuple[str, str, tuple[Family, ...]]]:
+def sections() -> list[Section]:
     """A title, a few words and the families of each part of the page."""
     return [
         ("Every service", "", COMMON),
