@@ -3,6 +3,9 @@
 A Python worker of Spark serves many tasks and micro-batches, one after the other. Its connections
 and its picture of the cluster stay for all of them: one `Cluster` for each process and bootstrap.
 A fork gets one of its own.
+
+Each client is imported where it is made: the process that Spark starts for the planning of a stream
+only asks, and everybody waits for its start.
 """
 
 from __future__ import annotations
@@ -14,15 +17,11 @@ from dataclasses import dataclass
 from os import getpid
 from random import Random
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.client.admin import AdminCore, FoundOffset, OffsetSpec
 from tailrace.client.background import background
 from tailrace.client.metadata import parse_bootstrap
-from tailrace.client.named_reader import NamedReader
-from tailrace.client.producer import ProducerCore
-from tailrace.client.reader import PartitionReader
-from tailrace.client.settings import ProducerSettings
 from tailrace.clock import SystemClock
 from tailrace.errors import TailraceError, UnknownTopic
 from tailrace.model import TopicPartition
@@ -36,6 +35,12 @@ from tailrace_spark.options import (
     Places,
     Selection,
 )
+
+if TYPE_CHECKING:
+    from tailrace.client.named_reader import NamedReader
+    from tailrace.client.producer import ProducerCore
+    from tailrace.client.reader import PartitionReader
+    from tailrace.client.settings import ProducerSettings
 
 # A topic that was made a moment ago may not be known to the broker that we ask.
 TOPIC_WAIT_S: Final = 2.0
@@ -123,6 +128,8 @@ class Cluster:
         return self._ask(self._positions(topics, places, too_late_is_end))
 
     def reader(self, wanted: ReadRange, *, credit_bytes: int) -> PartitionReader:
+        from tailrace.client.reader import PartitionReader  # noqa: PLC0415 - see above.
+
         return PartitionReader(
             self.addresses,
             wanted.topic,
@@ -139,6 +146,8 @@ class Cluster:
         )
 
     def named_reader(self, name: str) -> NamedReader:
+        from tailrace.client.named_reader import NamedReader  # noqa: PLC0415 - see above.
+
         return NamedReader(
             self.addresses, name, network=self.network, clock=self.clock, rng=self.rng
         )
@@ -154,6 +163,8 @@ class Cluster:
         return first, last
 
     def producer(self, settings: ProducerSettings) -> ProducerCore:
+        from tailrace.client.producer import ProducerCore  # noqa: PLC0415 - see above.
+
         return ProducerCore(
             self.addresses, settings, network=self.network, clock=self.clock, rng=self.rng
         )

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tailrace_spark.layout import HEADERS, Layout
 
 if TYPE_CHECKING:
     from tailrace.record.view import BatchView
     from tailrace_spark.offsets import ReadRange
 
-SPARK_TYPES: Final = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "headers": "array<struct<key: string, value: binary>>",
-}
-"""All columns, in the order of the schema, as Spark writes their types."""
-
-HEADERS: Final = "headers"
 _HEADER: Final = pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())])
 _ARROW_TYPES: Final[dict[str, Any]] = {
     "key": pa.binary(),
@@ -41,71 +32,68 @@ _ARROW_TYPES: Final[dict[str, Any]] = {
     HEADERS: pa.list_(pa.field("element", _HEADER)),
 }
 _US_IN_MS: Final = 1_000
+# Columns that are the same for batch after batch.
+COLUMNS_KEPT_MAX: Final = 16
 
 
-class WrongSchema(ValueError):
-    """A schema that the source cannot fill."""
+@lru_cache(COLUMNS_KEPT_MAX)
+def schema_of(layout: Layout) -> pa.Schema:
+    """Exactly what Spark expects of the batches of a query."""
+    return pa.schema(
+        [
+            pa.field(name, _ARROW_TYPES[name], nullable=name not in layout.required)
+            for name in layout.names
+        ]
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The columns of one query: their names in order, and which of them may not be null."""
+class Part(NamedTuple):
+    """A stored batch, and the range of which it may have rows."""
 
-    names: tuple[str, ...]
-    required: frozenset[str] = frozenset()
-
-    def check(self) -> Layout:
-        """WrongSchema names a column that records do not have."""
-        unknown = [each for each in self.names if each not in SPARK_TYPES]
-        if unknown or not self.names:
-            raise WrongSchema(
-                f"schema: a record has no column {', '.join(unknown) or '(none given)'}; it has "
-                + ", ".join(f"{name} {kind}" for name, kind in SPARK_TYPES.items())
-            )
-        return self
-
-    def schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                pa.field(name, _ARROW_TYPES[name], nullable=name not in self.required)
-                for name in self.names
-            ]
-        )
+    wanted: ReadRange
+    view: BatchView
 
 
-def default_layout(*, headers: bool) -> Layout:
-    return Layout(tuple(name for name in SPARK_TYPES if headers or name != HEADERS))
+def rows_of(parts: Sequence[Part], layout: Layout) -> pa.RecordBatch | None:
+    """The rows of batches of one partition that lie in their ranges; None when there are none.
 
-
-def rows_of(view: BatchView, wanted: ReadRange, layout: Layout) -> pa.RecordBatch | None:
-    """The rows of a batch that lie in the range; None when there are none."""
-    first, count = _inside(view, wanted)
-    if not count:
+    They become one batch: Spark pays for each that it gets, and never joins them itself. A column
+    is made once for all of them, since most of what Arrow costs here is the call.
+    """
+    found = [_Rows(view, *inside) for wanted, view in parts if (inside := _inside(view, wanted))[1]]
+    if not found:
         return None
-    source = _Source(view, wanted, first, count)
+    source = _Source(found, parts[0].wanted, sum(each.size for each in found))
     arrays = [_MAKERS[name](source) for name in layout.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=layout.schema())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(layout))
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of several: Spark pays for each that it gets, and never joins them itself."""
-    if len(batches) == 1:
-        return batches[0]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return whole
+class _Rows(NamedTuple):
+    """Some rows of a batch that follow each other."""
+
+    view: BatchView
+    first: int
+    size: int
+
+    def of(self, column: Any) -> Any:
+        return column.slice(self.first, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Where the values of some rows come from."""
 
-    view: BatchView
+    rows: Sequence[_Rows]
+    # Any range of them: they are of one partition.
     wanted: ReadRange
-    first: int
     count: int
 
     def stored(self, name: str) -> Any:
-        return self.view.record_batch().column(name).slice(self.first, self.count)
+        return _joined([each.of(each.view.record_batch().column(name)) for each in self.rows])
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _inside(view: BatchView, wanted: ReadRange) -> tuple[int, int]:
@@ -130,15 +118,47 @@ def _below(view: BatchView, offset: int) -> int:
 
 
 def _topic(source: _Source) -> Any:
-    return pa.repeat(pa.scalar(source.wanted.topic, pa.utf8()), source.count)
+    return _same(source.wanted.topic, pa.utf8(), _room(source.count)).slice(0, source.count)
 
 
 def _partition(source: _Source) -> Any:
-    return pa.repeat(pa.scalar(source.wanted.partition, pa.int32()), source.count)
+    return _same(source.wanted.partition, pa.int32(), _room(source.count)).slice(0, source.count)
+
+
+def _room(count: int) -> int:
+    """The power of two that is not less."""
+    return 1 << (count - 1).bit_length()
+
+
+@lru_cache(COLUMNS_KEPT_MAX)
+def _same(value: str | int, kind: pa.DataType, count: int) -> Any:
+    """A column of one value, of which the next batches take what they need."""
+    one: Any = pa.scalar(value, kind)
+    return pa.repeat(one, count)
+
+
+@lru_cache(COLUMNS_KEPT_MAX)
+def _numbers(count: int) -> Any:
+    return pc.cumulative_sum(_same(1, pa.int64(), count), start=pa.scalar(-1, pa.int64()))
 
 
 def _offset(source: _Source) -> Any:
-    return source.view.offsets().slice(source.first, source.count)
+    rows = source.rows
+    first = rows[0].view.header.base_offset + rows[0].first
+    if _is_without_gaps(rows):
+        numbers = _numbers(_room(source.count)).slice(0, source.count)
+        return pc.add(numbers, pa.scalar(first, pa.int64()))
+    return _joined([each.of(each.view.offsets()) for each in rows])
+
+
+def _is_without_gaps(rows: Sequence[_Rows]) -> bool:
+    """Whether each row has the offset that follows the one before."""
+    due = rows[0].view.header.base_offset + rows[0].first
+    for view, first, size in rows:
+        if view.header.is_compacted or view.header.base_offset + first != due:
+            return False
+        due += size
+    return True
 
 
 def _timestamp(source: _Source) -> Any:
@@ -148,9 +168,13 @@ def _timestamp(source: _Source) -> Any:
 
 def _headers(source: _Source) -> Any:
     """As the Kafka source has them: null where a record has none."""
-    if not source.view.header.has_headers:
-        return pa.nulls(source.count, _ARROW_TYPES[HEADERS])
-    stored = source.stored(HEADERS)
+    return _joined([_headers_of(each) for each in source.rows])
+
+
+def _headers_of(rows: _Rows) -> Any:
+    if not rows.view.header.has_headers:
+        return pa.nulls(rows.size, _ARROW_TYPES[HEADERS])
+    stored = rows.of(rows.view.record_batch().column(HEADERS))
     empty = pc.equal(pc.list_value_length(stored), pa.scalar(0, pa.int32()))
     return pc.if_else(empty, pa.scalar(None, stored.type), stored).cast(_ARROW_TYPES[HEADERS])
 

@@ -25,7 +25,9 @@ from tailrace.errors import (
     UnknownTopicId,
 )
 from tailrace_spark.cluster import Cluster, cluster_for
-from tailrace_spark.columns import Layout, joined, rows_of
+from tailrace_spark.columns import Part, rows_of
+from tailrace_spark.layout import Layout
+from tailrace_spark.losses import tell
 from tailrace_spark.offsets import UNKNOWN_COUNT, Loss, ReadRange
 from tailrace_spark.options import BOOTSTRAP, ReadOptions
 
@@ -35,36 +37,17 @@ JOINED_BYTES: Final = 1 << 20
 _LOG: Final = logging.getLogger(__name__)
 
 
-class DataLost(Exception):
-    """Records that were promised cannot be read any more."""
-
-    def __init__(self, loss: Loss) -> None:
-        super().__init__(f"{loss}. Set failOnDataLoss=false to go on without them, which is logged")
-
-
-def tell(loss: Loss, *, fail: bool) -> None:
-    """Raise DataLost, or log what is skipped."""
-    if fail:
-        raise DataLost(loss)
-    _LOG.warning("failOnDataLoss=false: %s; skipped", loss)
-
-
 def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Iterator[pa.RecordBatch]:
     """All records of the range, as Arrow batches in Spark's schema."""
     cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
     reading = _Reading(cluster, wanted, options)
     try:
         while (chunk := reading.next_chunk()) is not None:
-            rows = [rows_of(each.view, part, layout) for part, each in chunk]
-            found = [each for each in rows if each is not None]
-            if found:
-                yield joined(found)
+            rows = rows_of(chunk, layout)
+            if rows is not None:
+                yield rows
     finally:
         reading.close()
-
-
-# A batch, and the part of the range that it may have rows of.
-_Part = tuple[ReadRange, Fetched]
 
 
 class _Reading:
@@ -78,7 +61,7 @@ class _Reading:
         # The epoch of the start may be that of a leader that wrote nothing.
         self._epoch_is_a_bound = True
 
-    def next_chunk(self) -> list[_Part] | None:
+    def next_chunk(self) -> list[Part] | None:
         """The batches that follow, about JOINED_BYTES; None at the end."""
         while True:
             try:
@@ -95,7 +78,7 @@ class _Reading:
         self._cluster.run(self._reader.close())
         _LOG.debug("%s: read, %d bytes came", self._wanted, self._reader.received_bytes)
 
-    async def _chunk(self) -> list[_Part] | None:
+    async def _chunk(self) -> list[Part] | None:
         reader, end = self._reader, self._wanted.end
         first = reader.position
         if first >= end:
@@ -119,7 +102,7 @@ class _Reading:
             size += more.header.length
         return chunk
 
-    def _part(self, first: int, fetched: Fetched) -> _Part:
+    def _part(self, first: int, fetched: Fetched) -> Part:
         """A batch may begin before the place that is read from: what lies there is not wanted.
 
         It was read already and another leader has it in a larger batch, or it was deleted.
@@ -127,7 +110,7 @@ class _Reading:
         wanted = self._wanted
         if fetched.header.base_offset < first and wanted.start < first:
             wanted = replace(wanted, start=first)
-        return wanted, fetched
+        return Part(wanted, fetched.view)
 
     def _go_on_after(self, error: TailraceError) -> bool:
         """Whether there is more to read after a loss; raises DataLost when that is not wanted."""

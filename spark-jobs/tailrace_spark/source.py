@@ -3,8 +3,9 @@
 Planning happens on the driver and asks the cluster; reading happens in tasks (`reading`). What is
 handed from the one to the other is a `ReadRange`. Everything here can be pickled.
 
-Spark starts a process for each step of the planning of each query, and most of them ask the cluster
-nothing. So what does ask it, with gRPC below, is imported where it is used.
+Spark starts a process for the planning of each streaming query, and for a session's first query one
+for each step; most of them ask the cluster nothing. So what does ask it, with gRPC below, is
+imported where it is used, and what reads is not imported where only planning is done.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace_spark.columns import HEADERS, SPARK_TYPES, Layout, WrongSchema, default_layout
 from tailrace_spark.filters import Bounds, Wanted, wanted_by
+from tailrace_spark.layout import SPARK_TYPES, Layout, default_layout, layout_of
+from tailrace_spark.losses import tell
 from tailrace_spark.offsets import (
     Loss,
     Offsets,
@@ -225,8 +227,6 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _tell(self, losses: Iterable[Loss]) -> None:
-        from tailrace_spark.reading import tell  # noqa: PLC0415 - see above.
-
         for loss in losses:
             tell(loss, fail=self._options.fail_on_data_loss)
 
@@ -237,24 +237,6 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cluster(self) -> Cluster:
         return _cluster(self._options)
-
-
-def layout_of(schema: StructType) -> Layout:
-    """The columns that a query wants; WrongSchema says which of them cannot be."""
-    layout = Layout(
-        tuple(each.name for each in schema.fields),
-        frozenset(each.name for each in schema.fields if not each.nullable),
-    ).check()
-    for each in schema.fields:
-        kind = each.dataType.simpleString()
-        if kind != SPARK_TYPES[each.name].replace(": ", ":").replace(", ", ","):
-            raise WrongSchema(
-                f"schema: column {each.name} is {SPARK_TYPES[each.name]}, not {kind}; "
-                "cast it in the query"
-            )
-    if layout.required & {"key", "value", HEADERS}:
-        raise WrongSchema("schema: key, value and headers may be null")
-    return layout
 
 
 def narrowed(

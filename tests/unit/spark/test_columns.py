@@ -10,16 +10,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.record.build import BatchBuilder, compacted_batch
 from tailrace.record.view import BatchView
-from tailrace_spark.columns import (
-    SPARK_TYPES,
-    Layout,
-    WrongSchema,
-    default_layout,
-    joined,
-    rows_of,
-)
+from tailrace_spark.columns import Part, rows_of, schema_of
+from tailrace_spark.layout import SPARK_TYPES, Layout, default_layout, layout_of
 from tailrace_spark.offsets import ReadRange
-from tailrace_spark.source import layout_of
 from unit.spark.conftest import struct
 
 ALL = default_layout(headers=True)
@@ -42,14 +35,14 @@ def _range(start: int, end: int) -> ReadRange:
 
 
 def _rows(view: BatchView, start: int, end: int, layout: Layout = ALL) -> Any:
-    return rows_of(view, _range(start, end), layout)
+    return rows_of([Part(_range(start, end), view)], layout)
 
 
 def test_the_schema_is_spark_s_own() -> None:
     schema = struct(**SPARK_TYPES)
     expected = to_arrow_schema(schema, timezone="UTC")
     assert layout_of(schema) == ALL
-    assert expected.equals(ALL.schema())
+    assert expected.equals(schema_of(ALL))
     assert expected.equals(_rows(_view(), 0, 99).schema)
     assert expected.equals(_rows(_view(headers=False), 0, 99).schema)
 
@@ -94,25 +87,34 @@ def test_control_batches_have_no_rows() -> None:
 
 
 def test_batches_are_joined() -> None:
-    parts = [_rows(_view(10), 0, 99), _rows(_view(13), 0, 99)]
-    assert joined(parts[:1]) is parts[0]
-    assert joined(parts).column("offset").to_pylist() == [10, 11, 12, 13, 14, 15]
+    """Each cut to its own range; what one of them lacks is null in its rows only."""
+    parts = [
+        Part(_range(11, 99), _view(10)),
+        Part(_range(13, 15), _view(13, headers=False)),
+        Part(_range(16, 16), _view(16)),
+    ]
+    rows: Any = rows_of(parts, ALL)
+    assert rows.schema.equals(schema_of(ALL))
+    assert rows.column("offset").to_pylist() == [11, 12, 13, 14]
+    assert rows.column("value").to_pylist() == [b"", None, b"v", b""]
+    assert rows.column("topic").to_pylist() == ["orders"] * 4
+    assert rows.column("partition").to_pylist() == [7] * 4
+    assert [each is None for each in rows.column("headers").to_pylist()] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert rows_of(parts[2:], ALL) is None
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"value": "binary", "colour": "string"}, "no column colour"),
-        ({"value": "string"}, "column value is binary, not string; cast it"),
-        ({"timestamp": "bigint"}, "column timestamp is timestamp"),
-        ({"value": "binary!"}, "may be null"),
-        ({"headers": "array<string>"}, "column headers is array"),
-        ({}, "none given"),
-    ],
-)
-def test_a_schema_that_cannot_be_filled(columns: dict[str, str], message: str) -> None:
-    with pytest.raises(WrongSchema, match=message):
-        layout_of(struct(**columns))
+def test_gaps_between_and_within_batches_stay() -> None:
+    wide = _range(0, 99)
+    parts = [Part(wide, _view(5)), Part(wide, _compacted()), Part(wide, _view(30))]
+    rows: Any = rows_of(parts, Layout(("offset",)))
+    assert rows.column("offset").to_pylist() == [5, 6, 7, 10, 14, 19, 30, 31, 32]
+    rows = rows_of([parts[0], parts[2]], Layout(("offset",)))
+    assert rows.column("offset").to_pylist() == [5, 6, 7, 30, 31, 32]
 
 
 def _compacted() -> BatchView:

@@ -13,10 +13,11 @@ import pytest
 
 from tailrace.errors import RequestTimedOut
 from tailrace.record.build import BatchBuilder
-from tailrace_spark.columns import Layout
+from tailrace_spark.layout import Layout
+from tailrace_spark.losses import DataLost
 from tailrace_spark.offsets import ReadRange
 from tailrace_spark.options import ReadOptions, read_options
-from tailrace_spark.reading import DataLost, read_range
+from tailrace_spark.reading import read_range
 from unit.spark.conftest import Model
 
 LAYOUT = Layout(("offset", "value"))

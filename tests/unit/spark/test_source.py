@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tailrace.errors import UnknownTopic
 from tailrace_spark.cluster import cluster_for
+from tailrace_spark.losses import DataLost
 from tailrace_spark.options import InvalidOption, Selection
-from tailrace_spark.reading import DataLost
 from tailrace_spark.source import (
     FilteringReader,
     FilteringSource,
@@ -192,10 +192,9 @@ def test_times_bound_the_end_only_where_they_cannot_fall(model: Model) -> None:
     reader = _reader(model, FilteringSource)
     reader.pushFilters(before)
     assert len(_rows(reader, reader.partitions())) == 10
-    model.delete("t")
-    model.create("t", append_time=True)
-    model.fill("t", 0, *[1] * 10, time_ms=100)
-    reader = _reader(model, FilteringSource)
+    model.create("stamped", append_time=True)
+    model.fill("stamped", 0, *[1] * 10, time_ms=100)
+    reader = _reader(model, FilteringSource, subscribe="stamped")
     reader.pushFilters(before)
     assert _rows(reader, reader.partitions()) == [(0, 0), (0, 1), (0, 2)]
 
