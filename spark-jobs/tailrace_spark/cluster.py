@@ -47,6 +47,8 @@ TOPIC_WAIT_S: Final = 2.0
 TOPIC_POLL_S: Final = 0.1
 # How many topics are looked up at once.
 LOOK_UPS_MAX: Final = 16
+# Connections that stay between two triggers, or two tasks: those to the leaders of a topic.
+IDLE_CONNECTIONS_MAX: Final = 16
 # What a call may take beyond the deadline that it has itself.
 CALL_GRACE_S: Final = 5.0
 
@@ -75,7 +77,7 @@ class Cluster:
 
     def __init__(self, bootstrap: str, *, timeout_ms: int) -> None:
         self.bootstrap = bootstrap
-        self.network = GrpcNetwork()
+        self.network = GrpcNetwork(idle_max=IDLE_CONNECTIONS_MAX)
         self.clock = SystemClock()
         self.rng = Random()
         self.addresses = parse_bootstrap(bootstrap)

@@ -92,9 +92,14 @@ R = TypeVar("R")
 class GrpcNetwork:
     """The network of one process. All users of one address share one connection."""
 
-    def __init__(self, limits: ServerLimits | None = None) -> None:
-        """`limits`: those of its servers; without, they let in whatever comes."""
+    def __init__(self, limits: ServerLimits | None = None, *, idle_max: int = 0) -> None:
+        """`limits`: those of its servers; without, they let in whatever comes.
+
+        `idle_max`: so many connections stay when nobody uses them any more. Who asks the same few
+        again and again would otherwise connect each time, which costs more than the question.
+        """
         self._limits = limits
+        self._idle_max = idle_max
         self._shared: dict[str, _SharedChannel] = {}
         # Those that were given up for a fresh one and still have users.
         self._given_up: dict[_SharedChannel, None] = {}
@@ -151,11 +156,16 @@ class GrpcNetwork:
     async def release(self, shared: _SharedChannel) -> None:
         """For GrpcChannel: one user less."""
         shared.users -= 1
-        if shared.users == 0:
-            self._given_up.pop(shared, None)
-            if self._shared.get(shared.address) is shared:
-                del self._shared[shared.address]
-            await shared.close()
+        if shared.users == 0 and self._shared.get(shared.address) is shared:
+            # The last in the line: it was used last.
+            self._shared[shared.address] = self._shared.pop(shared.address)
+        idle = [each for each in self._shared.values() if not each.users]
+        for each in idle[: max(len(idle) - self._idle_max, 0)]:
+            del self._shared[each.address]
+            self._given_up[each] = None
+        for each in [each for each in self._given_up if not each.users]:
+            del self._given_up[each]
+            await each.close()
 
 
 class GrpcChannel:

@@ -70,6 +70,40 @@ async def test_users_of_an_address_share_a_connection_and_close_only_what_is_the
     await server.stop(grace_ms=0)
 
 
+async def test_some_connections_stay_when_nobody_uses_them_and_dead_ones_do_not() -> None:
+    network = GrpcNetwork(idle_max=2)
+    servers = [await network.serve("127.0.0.1:0", {ECHO: echo}) for _ in range(3)]
+
+    async def ask(number: int) -> None:
+        channel = network.channel(servers[number].address)
+        assert await channel.call(ECHO, b"x", timeout_ms=5_000) == b"x"
+        await channel.close()
+
+    for number in (0, 1):
+        await ask(number)
+    kept = dict(network._shared)
+    for number in (1, 0):
+        await ask(number)
+    assert {each: network._shared[each] for each in kept} == kept, "the same connections"
+    # The one that was used longest ago makes room.
+    await ask(2)
+    assert set(network._shared) == {servers[2].address, servers[0].address}
+    # Nobody is there any more, and then somebody is: the first who asks gets an answer.
+    address = servers[0].address
+    await servers[0].stop(grace_ms=0)
+    channel = network.channel(address)
+    with pytest.raises(Unreachable):
+        await channel.call(ECHO, b"x", timeout_ms=1_000)
+    await channel.close()
+    await asyncio.sleep(grpc_network.RECONNECT_MS_MIN / 1_000)
+    servers[0] = await network.serve(address, {ECHO: echo})
+    await ask(0)
+    assert not network._given_up
+    await network.close()
+    for server in servers:
+        await server.stop(grace_ms=0)
+
+
 async def test_an_unknown_method_and_a_giant_message_are_invalid() -> None:
     network = GrpcNetwork()
     server = await network.serve("127.0.0.1:0", {ECHO: echo})
