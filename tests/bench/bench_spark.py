@@ -3,8 +3,9 @@
 Real processes, all on this machine, in one run: three brokers of each, a topic of three partitions
 with three replicas, as many rows of the same size in both, in batches of 256 KiB, written by each
 one's own producer. Measured in turns: a batch read
-and an AvailableNow read of all columns into nothing (`noop`), a micro-batch of one row, and a
-trigger that finds nothing. Then the memory of the Python workers while they read partitions of
+and an AvailableNow read of all columns into nothing (`noop`), an AvailableNow query over one row,
+which is what each one pays for its start, a micro-batch of one row, and a trigger that finds
+nothing. Then the memory of the Python workers while they read partitions of
 1 GB, which Kafka's connector has no counterpart to.
 
     make bench-spark
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,7 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.peers.kafka import produce, running_kafka
 from integration.cluster_harness import start, stop
-from integration.spark_harness import ROOT, local_session
+from integration.spark_harness import ROOT, local_session, workers
 from tailrace import Admin, Producer
 
 PARTITIONS = 3
@@ -45,7 +48,7 @@ MEMORY = Path("/dev/shm")
 CONNECTOR = ROOT / "build" / "peers" / "spark-kafka"
 CONNECTOR_POM = ROOT / "tests" / "bench" / "peers" / "spark-kafka.pom.xml"
 MAVEN_TIMEOUT_S = 600
-TRIGGERS = 20
+TRIGGERS, TRIGGERS_LEFT_OUT = 8, 2
 WORKER_POLL_S = 0.05
 GIGABYTE = 1_000_000_000
 
@@ -99,6 +102,9 @@ def main() -> int:
     parser.add_argument("--parts", default="read,triggers,memory")
     parser.add_argument("--gigabytes", type=int, default=2, help="partitions for the memory")
     options = parser.parse_args()
+    # As installed: processes that start here find their modules compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     parts = options.parts.split(",")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
@@ -106,7 +112,8 @@ def main() -> int:
         for size in map(int, options.sizes.split(",")) if "read" in parts else ():
             measure_reads(spark, sides, folder, size, options.bytes // size, options.rounds)
         if "triggers" in parts:
-            measure_triggers(spark, sides, folder)
+            measure_starts(spark, sides, folder, options.rounds)
+            measure_triggers(spark, sides, folder, options.rounds)
         if "memory" in parts:
             measure_memory(spark, sides[0], options.gigabytes)
     return 0
@@ -180,45 +187,69 @@ def read_stream(spark: SparkSession, side: Side, topic: str, checkpoint: Path) -
     return time.perf_counter() - began
 
 
-def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path) -> None:
+def measure_starts(spark: SparkSession, sides: list[Side], folder: Path, rounds: int) -> None:
+    """Seconds that an AvailableNow query takes over one row: what every one pays once."""
+    took: dict[str, list[float]] = {side.name: [] for side in sides}
+    for side in sides:
+        side.fill("bench-start", PARTITIONS, 1, 10)
+    for number in range(rounds + 1):
+        for side in sides:
+            checkpoint = folder / f"{side.name}-start-{number}"
+            seconds = read_stream(spark, side, "bench-start", checkpoint)
+            # The first one of a session pays for more.
+            took[side.name] += [seconds] if number else []
+    for side in sides:
+        report("start", side=side.name, seconds=round(median(took[side.name]), 2), of=rounds)
+
+
+def measure_triggers(spark: SparkSession, sides: list[Side], folder: Path, rounds: int) -> None:
     """Milliseconds of a micro-batch with one row, and of a trigger that finds nothing."""
-    figures: dict[str, list[float]] = {"one row": [], "nothing": []}
-    one = spark.range(1).selectExpr("cast(id as string) as value")
+    found: dict[tuple[str, str], list[float]] = {}
     for side in sides:
         side.fill("bench-empty", PARTITIONS, 1, 10)
-        query = side.stream(spark, "bench-empty").writeStream.format("noop")
-        query = query.option("checkpointLocation", str(folder / f"{side.name}-empty"))
-        running = query.trigger(processingTime="0 seconds").start()
-        busy: list[float] = []
-        idle: list[float] = []
-        for number in range(TRIGGERS + 3):
-            side.write(one, "bench-empty")
-            running.processAllAvailable()
-            time.sleep(0.3)
-            for progress in running.recentProgress[-20:]:
-                spent = progress["durationMs"].get("triggerExecution", 0)
-                if number >= 3:
-                    (busy if progress["numInputRows"] else idle).append(spent)
-        running.stop()
-        for kind, found in (("one row", busy), ("nothing", idle)):
-            middle = median(found) if found else 0.0
-            figures[kind].append(middle)
-            report("trigger", side=side.name, kind=kind, ms=round(middle, 1), of=len(found))
-    for kind, found in figures.items() if len(sides) > 1 else ():
-        report("ratio", kind=f"trigger, {kind}", times=round(found[0] / max(found[1], 1), 2))
+    for number in range(rounds):
+        for side in sides:
+            for kind, ms in _triggers(spark, side, folder / f"{side.name}-empty-{number}"):
+                found.setdefault((kind, side.name), []).append(ms)
+    for kind in ("one row", "nothing"):
+        middles = []
+        for side in sides:
+            spent = found[kind, side.name]
+            middles.append(median(spent))
+            report("trigger", side=side.name, kind=kind, ms=round(middles[-1], 1), of=len(spent))
+        if len(sides) > 1:
+            times = round(middles[0] / max(middles[1], 1), 2)
+            report("ratio", kind=f"trigger, {kind}", times=times)
+
+
+def _triggers(spark: SparkSession, side: Side, checkpoint: Path) -> Iterator[tuple[str, float]]:
+    """The triggers of a query while now and then a row is written."""
+    one = spark.range(1).selectExpr("cast(id as string) as value")
+    query = side.stream(spark, "bench-empty").writeStream.format("noop")
+    query = query.option("checkpointLocation", str(checkpoint))
+    running = query.trigger(processingTime="0 seconds").start()
+    for number in range(TRIGGERS):
+        side.write(one, "bench-empty")
+        running.processAllAvailable()
+        time.sleep(0.3)
+        for progress in running.recentProgress[-20:]:
+            # The first ones of a query pay for more.
+            if number >= TRIGGERS_LEFT_OUT:
+                kind = "one row" if progress["numInputRows"] else "nothing"
+                yield kind, progress["durationMs"].get("triggerExecution", 0)
+    running.stop()
 
 
 def measure_memory(spark: SparkSession, side: Side, gigabytes: int) -> None:
     """What Python workers hold while two of them read partitions of 1 GB."""
     side.fill("bench-large", gigabytes, gigabytes * GIGABYTE // 1024, 1024)
-    with watched() as peaks:
-        side.read(spark, "bench-large").write.format("noop").mode("overwrite").save()
-    report(
-        "memory",
-        partition_bytes=GIGABYTE,
-        workers=len(peaks),
-        peak_mib=round(max(peaks.values(), default=0) / 1024, 1),
-    )
+    # What a worker has before it reads much.
+    side.fill("bench-small", gigabytes, gigabytes, 1024)
+    for topic, partition_bytes in (("bench-small", 1024), ("bench-large", GIGABYTE)):
+        with watched() as peaks:
+            side.read(spark, topic).write.format("noop").mode("overwrite").save()
+        peak_mib = round(max(peaks.values(), default=0) / 1024, 1)
+        report("memory", partition_bytes=partition_bytes, workers=len(peaks), peak_mib=peak_mib)
 
 
 @contextmanager
@@ -242,18 +273,11 @@ def watched() -> Iterator[dict[int, int]]:
 
 
 def _worker_memory() -> Iterator[tuple[int, int]]:
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if b"pyspark.daemon" not in (folder / "cmdline").read_bytes():
-                continue
-            status = (folder / "status").read_text()
-        except OSError:
-            continue
-        for line in status.splitlines():
-            if line.startswith("VmRSS:"):
-                yield int(folder.name), int(line.split()[1])
+    for pid in workers():
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    yield pid, int(line.split()[1])
 
 
 def report(what: str, **figures: Any) -> None:
