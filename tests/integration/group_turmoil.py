@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import NamedTuple
 
 from tailrace.aio import Producer
 
@@ -167,6 +168,16 @@ class Turmoil:
         self.running = {}
 
 
+class Gap(NamedTuple):
+    """How long a record waited for a member that had its partition all the while."""
+
+    ms: float
+    member: str
+    partition: int
+    offset: int
+    until_ns: int
+
+
 class Account:
     """What all diaries say together."""
 
@@ -178,7 +189,10 @@ class Account:
         self.assigned = 0
         # How long a record waited for a member that had its partition all the while, and was not
         # stopped itself: since it was sent, or since the record before was processed.
-        self.gaps_ms: list[float] = []
+        self.gaps: list[Gap] = []
+        # The same for the member as a whole: how long it processed nothing although it had
+        # partitions with records. Those above may have waited behind what others had left to do.
+        self.stalls_ms: list[float] = []
         # From the moment it was sent to the moment it was processed for the first time.
         self.latencies_ms: dict[tuple[int, int], float] = {}
 
@@ -187,7 +201,8 @@ class Account:
         account = cls()
         for path in sorted(folder.glob("member-*")):
             if path.suffix != ".log":
-                account.read(path.read_text().splitlines(), (pauses or {}).get(path.name, []))
+                pauses_of = (pauses or {}).get(path.name, [])
+                account.read(path.name, path.read_text().splitlines(), pauses_of)
         return account
 
     @property
@@ -200,8 +215,9 @@ class Account:
         """Processings that their member did not get committed: the bound of those above."""
         return sum(self.times.values()) - sum(self.committed.values())
 
-    def read(self, lines: list[str], pauses: list[tuple[int, int]]) -> None:
+    def read(self, member: str, lines: list[str], pauses: list[tuple[int, int]]) -> None:
         waiting: dict[int, list[int]] = {}
+        # What the member processed of each partition since it last got it.
         seen: dict[int, list[tuple[int, int, int]]] = {}
         for line in lines:
             kind, *rest = line.split()
@@ -222,20 +238,53 @@ class Account:
                 waiting.clear()
             elif kind == "A":
                 self.assigned += 1
-        for mine in seen.values():
-            self.gaps_ms += [
-                (later - max(earlier, sent)) / NS_IN_MS
-                for (offset, _, earlier), (next_, sent, later) in pairwise(mine)
-                if next_ == offset + 1
-                and not any(earlier < end and begin < later for begin, end in pauses)
-            ]
+            elif kind == "R" and len(rest) == 1:
+                partition = int(rest[0])
+                self.note_gaps(member, partition, seen.pop(partition, []), pauses)
+        for partition, mine in seen.items():
+            self.note_gaps(member, partition, mine, pauses)
+        self.note_stalls(lines, pauses)
+
+    def note_stalls(self, lines: list[str], pauses: list[tuple[int, int]]) -> None:
+        """From one poll that gave records to the next, while it had partitions."""
+        earlier = 0
+        oldest: dict[int, int] = {}
+        for line in [*lines, "A 0"]:
+            kind, *rest = line.split()
+            if kind == "P" and len(rest) == 4:
+                sent_ns, now_ns = int(rest[2]), int(rest[3])
+                oldest[now_ns] = min(oldest.get(now_ns, sent_ns), sent_ns)
+            elif kind == "A" and rest == ["0"]:
+                for later, sent in sorted(oldest.items()):
+                    was_stopped = any(earlier < end and begin < later for begin, end in pauses)
+                    if earlier and not was_stopped:
+                        self.stalls_ms.append((later - max(earlier, sent)) / NS_IN_MS)
+                    earlier = later
+                earlier, oldest = 0, {}
+
+    def note_gaps(
+        self,
+        member: str,
+        partition: int,
+        seen: list[tuple[int, int, int]],
+        pauses: list[tuple[int, int]],
+    ) -> None:
+        self.gaps += [
+            Gap((later - max(earlier, sent)) / NS_IN_MS, member, partition, next_, later)
+            for (offset, _, earlier), (next_, sent, later) in pairwise(seen)
+            if next_ == offset + 1
+            and not any(earlier < end and begin < later for begin, end in pauses)
+        ]
 
     def summary(self) -> str:
+        gaps_ms = [each.ms for each in self.gaps]
         return (
             f"{len(self.times)} records, {self.again} processed again (bound: {self.uncommitted} "
             f"processed and not committed), {self.refused} commits refused; how long records of a "
-            f"partition waited for a member that kept it: {_spread(self.gaps_ms)}; of any, from "
-            f"sent to processed: {_spread(list(self.latencies_ms.values()))}"
+            f"partition waited for a member that kept it: {_spread(gaps_ms)} "
+            f"({max(self.gaps)}), and how long such a member processed nothing at all: "
+            f"{_spread(self.stalls_ms)}; of any, from sent to processed: "
+            f"{_spread(list(self.latencies_ms.values()))}"
         )
 
 

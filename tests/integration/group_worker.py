@@ -2,8 +2,8 @@
 
 Lines of its diary, in the order in which things happened: `P partition offset sent_ns now_ns` for a
 record that was processed, `C partition position` for a commit that was acknowledged, `F` for one
-that was refused or of which nothing is known, `A count` after partitions came or went. SIGTERM ends
-it in order.
+that was refused or of which nothing is known, `A count` after partitions came or went, and before
+it `R partition` for each one that went. SIGTERM ends it in order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Changes:
 
     def on_revoked(self, partitions: list[TopicPartition]) -> None:
         self.mine -= set(partitions)
-        self.diary.write(f"A {len(self.mine)}")
+        gone = [f"R {each.partition}" for each in partitions]
+        self.diary.write(*gone, f"A {len(self.mine)}")
 
     on_lost = on_revoked
 

@@ -37,6 +37,11 @@ class ShippedMember:
         self.owned: dict[int, int] = {}
         # What had been acknowledged when each partition was given to us.
         self._least: dict[int, int] = {}
+        # How long records waited for us while their partition was ours: since they were written, or
+        # since the one before was handed out; and offset and time of that one.
+        self.waits_ms: list[int] = []
+        self._before: dict[int, tuple[int, int]] = {}
+        self._clock = LoopClock(run.loop)
         self._consumer = ConsumerCore(
             run.cluster.bootstrap,
             ConsumerSettings(
@@ -51,7 +56,7 @@ class ShippedMember:
                 default_api_timeout_ms=20_000,
             ),
             network=host,
-            clock=LoopClock(run.loop),
+            clock=self._clock,
             rng=rng,
         )
         self.task = self.process.spawn("consumer", self._live())
@@ -78,6 +83,7 @@ class ShippedMember:
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
         for each in partitions:
             self.owned.pop(each.partition, None)
+            self._before.pop(each.partition, None)
 
     on_lost = on_revoked
 
@@ -103,7 +109,12 @@ class ShippedMember:
             self.run.witness.assigned(
                 self.group, self.generation, self.member_id, sorted(self.owned)
             )
+        now_ms = self._clock.wall_ms()
         for record in records:
+            offset, before_ms = self._before.get(record.partition, (-2, 0))
+            if offset + 1 == record.offset:
+                self.waits_ms.append(now_ms - max(before_ms, record.timestamp_ms))
+            self._before[record.partition] = record.offset, now_ms
             least = self._least.pop(record.partition, 0)
             if record.offset < least:
                 raise Violation(

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from simulation.group_consumers import ConsumerRun
+from simulation.group_consumers import ConsumerRun, ShippedMember
 from simulation.group_faults import GroupNemesis
 from simulation.groups import SESSION_MS, GroupRun
 from simulation.loop import SimLoop
+from tailrace.client.membership import State
 from tailrace.coordinator.records import Phase
 
 pytestmark = pytest.mark.simulation
@@ -24,6 +25,8 @@ SEEDS_PER_TEST = 15
 # Members that are shipped consumers and read records: four times as dear.
 CONSUMER_SEEDS = 20
 FAULTS_S = 8.0
+# A rebalance takes seconds where a member died or hangs; who stays hardly notices.
+WAIT_MS_MAX = 100
 FAILED = Path(__file__).with_name("failing_group_seeds")
 
 
@@ -108,6 +111,33 @@ def test_f30_a_member_that_sleeps_beyond_its_session_commits_nothing(seed: int) 
 
     loop = SimLoop(seed)
     loop.run(lambda loop: GroupRun(loop).play(script))
+
+
+def test_a_member_that_stays_reads_on_while_the_group_rebalances() -> None:
+    """Others come, die, leave, and the leader hangs just when all wait for it."""
+
+    async def script(run: GroupRun) -> None:
+        machines = {each: each._consumer._member.machine for each in run.members}  # type: ignore[attr-defined]
+        leader = next(each for each, machine in machines.items() if machine.is_leader)
+        stays, dies = [each for each in run.members if each is not leader]
+        run.kill(dies)
+        await asyncio.sleep(SESSION_MS / 1_000 + 1)
+        comes = run.add(stays.group)
+        while machines[leader].state is not State.JOINING:  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        # It divides the partitions: without it the others have joined, and get nothing.
+        leader.process.pause()
+        await asyncio.sleep(SESSION_MS / 1_000 + 2)
+        leader.process.resume()
+        await asyncio.sleep(2)
+        comes.leaving = True
+        run.members.remove(comes)
+        await asyncio.sleep(2)
+        assert isinstance(stays, ShippedMember)
+        assert len(stays.waits_ms) > 50
+        assert max(stays.waits_ms) <= WAIT_MS_MAX
+
+    SimLoop(1).run(lambda loop: ConsumerRun(loop, groups=1, members=3).play(script))
 
 
 @pytest.mark.parametrize("phase", [Phase.JOINING, Phase.SYNCING])
