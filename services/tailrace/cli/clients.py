@@ -192,6 +192,38 @@ def doctor(
         raise typer.Exit(code)
 
 
+def console(
+    *,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where browsers find it. It shows every record: think before it is not this host.",
+        ),
+    ] = "127.0.0.1:8787",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A name it is called by; repeatable."),
+    ] = None,
+    drills: Annotated[
+        Path | None,
+        typer.Option(
+            "--drills", metavar="FILE", help="Reports: what `kubectl get drills -o json` gives."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to look for it."),
+    ] = 15.0,
+) -> None:
+    """Serve a page that shows the cluster: map, topics, groups, live tail, failovers, drills."""
+    from tailrace.cli.console import console as serve  # noqa: PLC0415
+
+    serve(bootstrap, timeout, listen=listen, allow_hosts=tuple(allow_host or ()), drills=drills)
+
+
 def produce(
     topic: Topic,
     *,

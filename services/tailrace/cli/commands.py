@@ -64,6 +64,7 @@ app.command(epilog=CODES)(clients.produce)
 app.command(epilog=CODES)(clients.consume)
 app.command(epilog=CODES)(clients.explain)
 app.command(epilog=DOCTOR_CODES)(clients.doctor)
+app.command(epilog=CODES)(clients.console)
 app.add_typer(dev.app)
 app.add_typer(log.app)
 

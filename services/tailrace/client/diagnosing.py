@@ -40,6 +40,13 @@ class Diagnosing(Asking):
         """The cluster as a broker pushed it last: brokers, topics, coordinators, shards."""
         return await self._picture(await self._begin(timeout_ms))
 
+    async def next_picture(self, after: ClusterPicture) -> ClusterPicture:
+        """Wait, for as long as it takes, for another picture than this one."""
+        await self._begin(None)
+        while self._metadata.picture is after:
+            await self._metadata.changed()
+        return self._metadata.picture
+
     async def diagnose_brokers(
         self, *, timeout_ms: int | None = None
     ) -> dict[int, BrokerCondition | TailraceError]:
