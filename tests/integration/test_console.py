@@ -66,11 +66,11 @@ async def test_a_failover_is_seen_in_a_browser(dev: DevCluster, tmp_path: Path) 
         listen = f"127.0.0.1:{port}"
         serving = asyncio.ensure_future(_serve(connection(bootstrap, 30.0), listen, (), None))
         async with opened(binary, tmp_path / "browser", f"http://{listen}/?theme=light") as page:
-            await page.until("document.querySelectorAll('.cell.leader').length === 110")
+            await page.until("document.querySelectorAll('#grid .cell.leader').length === 110")
             await page.until(f"state.groups && state.groups.length === {len(GROUPS)}")
             await cluster.kill("broker-1")
             # Pushed, not asked for: nobody touches the page.
-            await page.until("document.querySelectorAll('.cell.away').length === 110")
+            await page.until("document.querySelectorAll('#grid .cell.away').length === 110")
             await page.until(
                 "state.story && state.story.some((each) => each.cause.includes('broker 1'))"
             )
