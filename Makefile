@@ -17,8 +17,8 @@ SECONDS ?= 60
 ROUNDS ?= 20
 # How long `make nemesis` runs; the faults come from SEED.
 MINUTES ?= 2
-# How many processes share the tests: one more than two cores, for many tests wait for other processes.
-WORKERS ?= 3
+# How many processes share the tests: more than cores, for many tests wait for other processes.
+WORKERS ?= 4
 
 # The image and the command that builds it. `make e2e` gives it to the cluster of $KUBECONFIG by IMAGE_LOAD: one of the
 # presets kind, minikube and lab (build, then hand over), a command of your own, or nothing when it is there already.

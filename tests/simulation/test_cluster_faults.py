@@ -23,7 +23,7 @@ from tailrace.replication.partition import Role
 pytestmark = pytest.mark.simulation
 
 PARTITION = TopicPartition(TOPIC, 0)
-SEEDS = range(5)
+SEEDS = range(3)
 BROKER_LEASE_S = 5.0
 LAG_S = 3.0
 
