@@ -2,6 +2,8 @@
 
 A connection does not survive a fork: both processes would read from and write to the same socket.
 So a client belongs to the process that made it, and every call in another one is refused at once.
+Nor does gRPC: in the child of a process that has used it, new connections hang or crash. So a child
+of a process that made a client can make none.
 
 gRPC's own handlers for forks can crash the child (grpc/grpc#32992) and would not help: a client is
 not used there. They are off unless the environment says otherwise; gRPC reads that when it is first
@@ -22,6 +24,13 @@ class Lifetime:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        if _FORKS.has_spoilt:
+            raise ClientClosed(
+                f"no {what} can be made here: this process was forked from one that had made a "
+                "client, which gRPC does not survive. Start processes by 'spawn' or 'forkserver' "
+                "(multiprocessing.get_context), or make clients in the children alone"
+            )
+        _FORKS.has_clients = True
         self._error: TailraceError | None = None
         self.is_closed = False
         self.is_over = False
@@ -34,7 +43,7 @@ class Lifetime:
         """ClientClosed after the end or in another process; the error that ended it, if any."""
         if not self.is_here:
             raise ClientClosed(
-                f"this {self._what} belongs to the process before the fork; make a new one"
+                f"this {self._what} belongs to the process before the fork: use it there"
             )
         if self._error is not None:
             raise self._error
@@ -60,10 +69,20 @@ class Lifetime:
         return self._error
 
 
+class _Forks:
+    """What forks mean for this process."""
+
+    def __init__(self) -> None:
+        self.has_clients = False
+        self.has_spoilt = False
+
+
 _ALIVE: Final[WeakSet[Lifetime]] = WeakSet()
+_FORKS: Final = _Forks()
 
 
 def _forked() -> None:
+    _FORKS.has_spoilt = _FORKS.has_clients
     for lifetime in list(_ALIVE):
         lifetime.is_here = False
         lifetime.is_over = True

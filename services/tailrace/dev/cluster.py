@@ -206,7 +206,9 @@ class DevCluster:
         with self.locked():
             member = self.state.member(name)
             if self.life(member) is not Life.EXITED:
-                raise DevError(f"{name} is {self.life(member)} already")
+                if self.life(member) is Life.PAUSED:
+                    raise DevError(f"{name} is paused: `tailrace dev resume {name}` lets it go on")
+                raise DevError(f"{name} is running already; if it is stopping, try again soon")
             self._require_free([member])
             await self._start_all([member], _etcd_binary(), fsync=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import pytest
 
 from tailrace.client import lifetime
@@ -29,8 +31,29 @@ def test_the_first_reason_stays() -> None:
     assert isinstance(Lifetime("x").fail("words"), ClientClosed)
 
 
-def test_in_another_process_there_is_nothing_to_close() -> None:
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> lifetime._Forks:
+    """What a test says of forks is not true of this process."""
+    forks = lifetime._Forks()
+    monkeypatch.setattr(lifetime, "_FORKS", forks)
+    return forks
+
+
+def test_a_child_of_who_made_a_client_can_make_none() -> None:
+    Lifetime("reader")
+    lifetime._forked()
+    with pytest.raises(ClientClosed, match=r"no producer can be made here: .* 'spawn'"):
+        Lifetime("producer")
+
+
+def test_a_child_of_who_made_none_can() -> None:
+    lifetime._forked()
+    Lifetime("producer").check()
+
+
+def test_in_another_process_there_is_nothing_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     life = Lifetime("reader")
+    monkeypatch.setattr(lifetime, "_ALIVE", WeakSet([life]))
     lifetime._forked()
     assert life.is_over
     assert not life.end()

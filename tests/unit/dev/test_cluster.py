@@ -105,6 +105,11 @@ async def test_a_cluster_that_runs_is_not_made_into_another(
             await cluster.up(plan)
     with pytest.raises(DevError, match="broker-1 is running already"):
         await cluster.start("broker-1")
+    await cluster.signal("broker-1", signal.SIGSTOP)
+    while cluster.life(cluster.state.member("broker-1")) is not Life.PAUSED:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    with pytest.raises(DevError, match="is paused: `tailrace dev resume broker-1`"):
+        await cluster.start("broker-1")
     assert sleeper.poll() is None
 
 
