@@ -163,8 +163,11 @@ class GrpcNetwork:
         for each in idle[: max(len(idle) - self._idle_max, 0)]:
             del self._shared[each.address]
             self._given_up[each] = None
-        for each in [each for each in self._given_up if not each.users]:
+        unused = [each for each in self._given_up if not each.users]
+        for each in unused:
             del self._given_up[each]
+        # Others may release theirs meanwhile: what is closed here is nobody else's business by now.
+        for each in unused:
             await each.close()
 
 
