@@ -70,7 +70,10 @@ def find_etcd(environment: Mapping[str, str] = os.environ) -> Path:
     if named:
         path = shutil.which(named, path=environment.get("PATH"))
         if path is None:
-            raise EtcdFailed(f"${ETCD_VARIABLE} is {named!r}, which is no program that can be run")
+            raise EtcdFailed(
+                f"${ETCD_VARIABLE} is {named!r}, which is no program that can be run: "
+                "name etcd itself, or unset it to have it looked for"
+            )
         return Path(path)
     # The wheel's own script named `etcd` starts Python first: look past it.
     for found in _all_on_path("etcd", environment.get("PATH", "")):
