@@ -32,6 +32,9 @@ LOAD_lab = $(KUBELAB) image . $(IMAGE) -f deploy/docker/Dockerfile --layers
 # The image of the Spark jobs; `make spark-image IMAGE_BUILD_SPARK=...` for another builder.
 IMAGE_SPARK ?= tailrace-spark:0.1.0
 IMAGE_BUILD_SPARK ?= docker build -t $(IMAGE_SPARK) -f deploy/docker/Spark.Dockerfile .
+LOAD_SPARK_kind = $(IMAGE_BUILD_SPARK) && kind load docker-image $(IMAGE_SPARK)
+LOAD_SPARK_minikube = $(IMAGE_BUILD_SPARK) && minikube image load $(IMAGE_SPARK)
+LOAD_SPARK_lab = KUBELAB_BASE=java $(KUBELAB) image . $(IMAGE_SPARK) -f deploy/docker/Spark.Dockerfile --layers
 # Which of the end-to-end tests, by pytest's -k; how long all of them may take.
 K ?=
 E2E_LIMIT_S ?= 1200
@@ -52,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
-.PHONY: spark-image chart chart-readme load e2e
+.PHONY: spark-image chart chart-readme load load-spark e2e
 
 help:  ## list the targets
 	@awk 'BEGIN {FS = ":.*  ## "} /^[a-z0-9-]+:.*  ## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,7 +68,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package (Debian: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -159,6 +162,14 @@ demo: $(V1)  ## show the log at work, then a cluster: kill a leader under load, 
 	$(BIN)/tailrace demo log
 	$(BIN)/tailrace demo
 
+.PHONY: docs quick-start
+docs: $(V1)  ## build the documentation as a site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html; \`$(BIN)/mkdocs serve\` shows it at http://127.0.0.1:8000/"
+
+quick-start: $(V1)  ## run the commands of docs/quick-start.md on a fresh clone of what is committed (minutes)
+	$(PYTEST) -q -s tests/integration/test_quick_start.py
+
 .PHONY: alerts
 alerts:  ## test the alert rules with PROMTOOL (Debian: the package prometheus has it)
 	$(PROMTOOL) check rules deploy/prometheus/tailrace.rules.yaml
@@ -191,7 +202,10 @@ e2e: $(V1) load  ## install the chart in the cluster of $KUBECONFIG, break thing
 spark-image:  ## build the image of the Spark jobs with IMAGE_BUILD_SPARK as IMAGE_SPARK
 	$(IMAGE_BUILD_SPARK)
 
-lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+load-spark:  ## give the image of the Spark jobs to the cluster, by IMAGE_LOAD: kind, minikube or lab
+	$(or $(LOAD_SPARK_$(IMAGE_LOAD)),@echo "no preset $(IMAGE_LOAD): the cluster has $(IMAGE_SPARK) or finds it")
+
+lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-emit-index-url --no-header
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
 	$(LOCK) --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock

@@ -5,9 +5,9 @@ FROM ${BASE_IMAGE} AS build
 WORKDIR /src
 COPY deploy/docker/spark-requirements.txt deploy/docker/build-requirements.txt ./
 RUN python3 -m venv /opt/python \
- && /opt/python/bin/pip install --disable-pip-version-check --require-hashes -r spark-requirements.txt \
+ && /opt/python/bin/pip install --disable-pip-version-check --no-deps --require-hashes -r spark-requirements.txt \
  && python3 -m venv /opt/build \
- && /opt/build/bin/pip install --disable-pip-version-check --require-hashes -r build-requirements.txt
+ && /opt/build/bin/pip install --disable-pip-version-check --no-deps --require-hashes -r build-requirements.txt
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY proto proto
 COPY services services
