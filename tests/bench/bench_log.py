@@ -93,7 +93,7 @@ def run(folder: str, rounds: int) -> list[Figure]:
 
 def append_large(manager: LogManager, folder: str, rounds: int) -> list[Figure]:
     batch = batch_of(MIB)
-    log = manager.create(TopicPartition("large", 0), TopicId("large"), now_ms=0)
+    log = manager.create(TopicPartition("large", 0), TopicId("large"))
     ratios, detail = paired(
         rounds, lambda: bare_append(folder, batch, 64), lambda: log_append(log, batch, 64)
     )
@@ -102,7 +102,7 @@ def append_large(manager: LogManager, folder: str, rounds: int) -> list[Figure]:
 
 def append_small(manager: LogManager, folder: str, rounds: int) -> list[Figure]:
     batch = batch_of(16 * 1024)
-    log = manager.create(TopicPartition("small", 0), TopicId("small"), now_ms=0)
+    log = manager.create(TopicPartition("small", 0), TopicId("small"))
     count = 2000
     over = []
     for _ in range(rounds):
@@ -138,7 +138,7 @@ def recover(folder: str, rounds: int) -> list[Figure]:
     for name, batch in (("1 MiB", batch_of(MIB)), ("16 KiB", batch_of(16 * 1024))):
         path = f"{folder}/recover-{len(batch)}"
         manager = open_manager(path)
-        log = manager.create(TopicPartition("recover", 0), TopicId("recover"), now_ms=0)
+        log = manager.create(TopicPartition("recover", 0), TopicId("recover"))
         while log.size_bytes < RECOVERED_BYTES:
             log.append_as_leader(batch, leader_epoch=LeaderEpoch(0), now_ms=0)
         log.flush()
@@ -191,7 +191,7 @@ def compaction(folder: str, rounds: int) -> list[Figure]:
 def compacted(path: str, batches: list[bytes], table: pa.Table) -> tuple[float, ...]:
     """CPU seconds of both group-bys, and of a compaction of the same records."""
     manager = open_manager(path)
-    log = manager.create(TopicPartition("compact", 0), TopicId("compact"), now_ms=0)
+    log = manager.create(TopicPartition("compact", 0), TopicId("compact"))
     for batch in batches:
         log.append_as_leader(batch, leader_epoch=LeaderEpoch(0), now_ms=0)
     log.roll()

@@ -69,7 +69,7 @@ def open_or_create(manager: LogManager) -> PartitionLog:
         raise AssertionError(f"{report}")
     if PARTITION in manager.logs:
         return manager.logs[PARTITION]
-    return manager.create(PARTITION, TopicId("id"), now_ms=NOW_MS)
+    return manager.create(PARTITION, TopicId("id"))
 
 
 def resend_last(log: PartitionLog) -> None:

@@ -65,7 +65,7 @@ def opened(folder: str) -> tuple[LogManager, PartitionLog]:
     report = manager.open(now_ms=NOW_MS)
     assert report.damaged == {}
     log = manager.logs.get(PARTITION)
-    return manager, log or manager.create(PARTITION, TopicId("topic"), now_ms=NOW_MS)
+    return manager, log or manager.create(PARTITION, TopicId("topic"))
 
 
 def compact_all(manager: LogManager, log: PartitionLog, buffer_bytes: int) -> None:

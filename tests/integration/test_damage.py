@@ -190,7 +190,7 @@ def test_a_damaged_partition_is_repaired_by_its_folder(tmp_path: Path) -> None:
         return manager, manager.open(now_ms=NOW_MS)
 
     manager, _ = opened()
-    fill(manager.create(partition, TopicId("id"), now_ms=NOW_MS), sent, durable=BATCHES)
+    fill(manager.create(partition, TopicId("id")), sent, durable=BATCHES)
     manager.close()
     segment = tmp_path / str(partition) / SEGMENT
     segment.write_bytes(segment.read_bytes()[: -len(sent[-1]) - 1])

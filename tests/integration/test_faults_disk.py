@@ -1,7 +1,7 @@
-"""F26, F27: full, slow and broken disks under real brokers, with a load that is checked.
+"""F26, F27, F39: full, slow, cold and broken disks under real brokers, with a load that is checked.
 
 Each broker's folder is a small disk of its own (tmpfs) where the machine allows it, and it is
-filled for real. Slow and broken disks are made by `debug.disk.faults`.
+filled for real. Slow, cold and broken disks are made by `debug.disk.faults`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from integration.cluster_faults import loaded
 from integration.cluster_harness import Cluster, Load, eventually, now_ms, start, stop
 from tailrace.client.producer import ProducerCore
+from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
 from tailrace.clock import SystemClock
 from tailrace.dev.cluster import DevCluster
@@ -27,6 +28,11 @@ MIB = 1 << 20
 DISK_MIB = 64
 MIN_FREE_MIB = 16
 NAMES = ("broker-1", "broker-2", "broker-3")
+# What a cold reader reads: a batch in each segment, and how long the disk takes for one.
+BACKLOG_BYTES = 256 << 10
+BACKLOG_SEGMENTS = 8
+BACKLOG_READ = 3
+COLD_MS = 500
 # Whatever a fault does to the producer is over by then.
 PAUSE_MS_MAX = 20_000
 
@@ -212,6 +218,55 @@ async def test_f27_a_disk_that_fails_ends_its_broker_and_no_other(
         assert load.pause_ms(begun_ms) < PAUSE_MS_MAX
         print(f"\na failed disk: longest wait {load.pause_ms(begun_ms):.0f} ms")
         await _restart(cluster, load, broken)
+
+
+async def test_f39_a_reader_of_a_cold_backlog_does_not_slow_producers(
+    dev: DevCluster, disks: Disks
+) -> None:
+    """Were it read on the loop, producers would wait for most of its reads, for all replicas do."""
+    async with loaded(dev) as (cluster, load):
+        await cluster.admin.create_topic("backlog", config={"segment.bytes": str(BACKLOG_BYTES)})
+        producer = ProducerCore(
+            cluster.bootstrap,
+            ProducerSettings(),
+            network=cluster.network,
+            clock=SystemClock(),
+            rng=Random(),
+        )
+        for _ in range(BACKLOG_SEGMENTS):
+            await (await producer.send("backlog", bytes(BACKLOG_BYTES)))
+        await producer.close(timeout_ms=1_000)
+        leader = await cluster.leader("backlog", 0)
+        reader = PartitionReader(
+            cluster.bootstrap,
+            "backlog",
+            0,
+            "earliest",
+            network=cluster.network,
+            clock=SystemClock(),
+            rng=Random(),
+        )
+        try:
+            disks.disturb(f"cold {disks.path(leader)}/backlog-0 {COLD_MS}")
+            await asyncio.sleep(0.2)
+            begun_ms, read = now_ms(), 0
+            async for _ in reader.records():
+                read += 1
+                if read == BACKLOG_READ:
+                    break
+            took_ms = now_ms() - begun_ms
+            waits = sorted(
+                (each.acked_ms or now_ms()) - each.sent_ms
+                for each in load.sent
+                if each.sent_ms >= begun_ms
+            )
+        finally:
+            disks.free()
+            await reader.close()
+        median_ms = waits[len(waits) // 2]
+        print(f"\nF39: {read} cold reads in {took_ms:.0f} ms, producers waited {median_ms:.0f} ms")
+        assert took_ms >= BACKLOG_READ * COLD_MS
+        assert median_ms < COLD_MS / 2
 
 
 async def _restart(cluster: Cluster, load: Load, name: str) -> None:

@@ -39,7 +39,7 @@ def fill(folder: str) -> int:
     """A log of many small batches, never synced, as a crash leaves it; returns where it ends."""
     manager = manager_of(folder)
     manager.open(now_ms=NOW_MS)
-    log = manager.create(PARTITION, TopicId("t"), now_ms=NOW_MS)
+    log = manager.create(PARTITION, TopicId("t"))
     data = batch(b"x" * 100)
     while len(log.segments) <= SEGMENTS:
         append(log, *([data] * 50))
@@ -93,7 +93,7 @@ def _time_of_one_segment(tmp_path: Path) -> float:
     folder = f"{tmp_path}-small"
     manager = manager_of(folder)
     manager.open(now_ms=NOW_MS)
-    log = manager.create(PARTITION, TopicId("t"), now_ms=NOW_MS)
+    log = manager.create(PARTITION, TopicId("t"))
     while len(log.segments) <= 2:
         append(log, *([batch(b"x" * 100)] * 50))
     for each in manager.folders:

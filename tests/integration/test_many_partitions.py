@@ -102,7 +102,7 @@ def root(memory_folder: Path) -> Path:
     manager.open(now_ms=NOW_MS)
     first, second = batch(b"first"), batch(b"second")
     for partition in PARTITIONS:
-        append(manager.create(partition, TopicId("id"), now_ms=NOW_MS), first, second)
+        append(manager.create(partition, TopicId("id")), first, second)
     manager.close()
     return root
 

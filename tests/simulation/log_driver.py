@@ -111,7 +111,7 @@ class LogSimulation:
         model.pending = Outcomes(created=True)
         try:
             topic_id = TopicId(f"id-{self.world.step}")
-            log = self.manager.create(partition.name, topic_id, now_ms=self.world.clock_ms)
+            log = self.manager.create(partition.name, topic_id)
         except (OSError, StorageError) as error:
             self._say(f"  … fails: {error}")
             return

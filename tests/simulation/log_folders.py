@@ -72,7 +72,7 @@ def closed_folder(path: Path) -> Path:
     """A folder that was closed in order."""
     manager = manager_of(path)
     manager.open(now_ms=TIME_MS)
-    fill(manager.create(PARTITION, TopicId("topic-id"), now_ms=TIME_MS))
+    fill(manager.create(PARTITION, TopicId("topic-id")))
     manager.close()
     return path
 
@@ -81,7 +81,7 @@ def killed_folder(path: Path, *, flush_after: int = BATCHES // 2) -> Path:
     """A folder whose process was killed: half of it was flushed, and the checkpoint says so."""
     manager = manager_of(path)
     manager.open(now_ms=TIME_MS)
-    fill(manager.create(PARTITION, TopicId("topic-id"), now_ms=TIME_MS), flush_after=flush_after)
+    fill(manager.create(PARTITION, TopicId("topic-id")), flush_after=flush_after)
     manager.checkpoint()
     abandon(manager)
     return path

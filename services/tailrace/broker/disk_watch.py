@@ -8,13 +8,15 @@ follows from it all is decided in `disks`; here it is done and told.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tailrace.broker.disks import Disk, DiskLimits, is_fatal
+from tailrace.broker.disks import Disk, DiskLimits, is_fatal, is_folder_gone
 from tailrace.clock import Clock
 from tailrace.errors import is_no_room
+from tailrace.log.checkpoints import META_PROPERTIES
 from tailrace.log.files import Files
 from tailrace.log.manager import DataFolder, LogManager
 from tailrace.model import TopicPartition
@@ -49,6 +51,7 @@ class DiskWatch:
         self._limits = limits
         self._hurry = asyncio.Event()
         self._since_ms: dict[str, int] = {}
+        self._said = ""
         self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._observers: list[Callable[[Disk], None]] = []
         self._nowhere = Disk("", limits)
@@ -113,17 +116,21 @@ class DiskWatch:
             now_ms = self._clock.monotonic_ms()
             disk.probed(now_ms - began_ms, now_ms)
         except OSError as error:
-            if is_fatal(error):
+            if is_folder_gone(error):
                 disk.failed(str(error))
             elif is_no_room(error):
                 disk.ran_out()
             else:
-                self._say(f"{folder.path} cannot be probed: {error}")
+                self._say_once(f"{folder.path} cannot be probed: {error}")
         finally:
             del self._since_ms[folder.path]
         self._tell(disk)
 
     def _look(self, folder: DataFolder, disk: Disk) -> None:
+        note = f"{folder.path}/{META_PROPERTIES.file_name}"
+        if folder.meta is not None and not self._files.exists(note):
+            # Where the disk was mounted another folder shows: open files are those of the old one.
+            raise FileNotFoundError(errno.ENOENT, "the data folder is not there any more", note)
         disk.measured(*self._files.space(folder.path))
         if disk.is_exhausted:
             return
@@ -133,6 +140,11 @@ class DiskWatch:
             file.sync()
         finally:
             file.close()
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say(text)
 
     def _tell(self, disk: Disk) -> None:
         """Say what is new, once."""

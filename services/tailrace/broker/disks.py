@@ -31,6 +31,8 @@ _FATAL: Final = {
     errno.ESTALE,
     errno.ENOMEDIUM,
 }
+# The same for the data folder itself: it was unmounted, moved away, or given to somebody else.
+_GONE: Final = _FATAL | {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +141,8 @@ class Disk:
 def is_fatal(error: BaseException) -> bool:
     """Whether the disk itself is gone, as far as an error and what caused it say."""
     return errno_of(error) in _FATAL
+
+
+def is_folder_gone(error: BaseException) -> bool:
+    """The same, of an error that a probe of the whole folder met."""
+    return errno_of(error) in _GONE

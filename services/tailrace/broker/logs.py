@@ -18,24 +18,31 @@ is an append that was never finished, but bytes that rotted look no different.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
 
 from tailrace.broker.hosted import ReplicaOrder, TopicSettings
 from tailrace.clock import Clock
 from tailrace.config import Flush
 from tailrace.errors import (
     DamagedLog,
+    InvariantViolation,
     ReplicaOffline,
     StorageError,
     TailraceError,
     error_for,
 )
+from tailrace.log.cuts import forget_cut
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.replication.events import NO_LEADER
 from tailrace.runtime import Blocking
+
+# Logs that are made at the same time: some of the threads are left for reads and syncs.
+MAKERS_MAX: Final = 6
 
 
 class ReplicaLogs:
@@ -86,8 +93,29 @@ class ReplicaLogs:
     def doubt(self, opened: Iterable[OpenReport]) -> None:
         """What was cut off at the start may have been vouched for."""
         for report in opened:
-            if report.cut:
-                self._doubted[report.partition] = "; ".join(report.cut)
+            if report.doubt:
+                self._doubted[report.partition] = report.doubt
+
+    async def make(self, orders: Iterable[ReplicaOrder]) -> None:
+        """Make the logs that are not there, several at a time: each waits for the disk, thrice.
+
+        What fails is tried again by `find`, and told.
+        """
+        new = {each.partition: each for each in orders if not self._manager.holds(each.partition)}
+        turns = iter(new.values())
+        async with asyncio.TaskGroup() as makers:
+            for _ in range(min(len(new), MAKERS_MAX)):
+                makers.create_task(self._make(turns))
+
+    async def _make(self, turns: Iterator[ReplicaOrder]) -> None:
+        for order in turns:
+            work = partial(self._manager.create, order.partition, order.topic_id)
+            try:
+                await self._blocking.run(work)
+            except InvariantViolation:
+                raise
+            except (TailraceError, OSError):
+                continue
 
     async def find(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
         """The log for an order: found, mended or made; one of a former topic goes."""
@@ -100,15 +128,15 @@ class ReplicaLogs:
         if manager.holds(partition):
             if manager.topic_id(partition) == order.topic_id:
                 doubt = self._doubted.pop(partition, None)
-                if doubt is not None and not topic.syncs_first:
+                if doubt is not None and topic.syncs_first:
+                    await self._forget_doubt(partition)
+                elif doubt is not None:
                     self.offline[partition] = _as_damage(partition, StorageError(doubt))
                 await self._mend(order, topic, now_ms)
                 return manager.logs[partition]
             self._say(f"{partition}: removing the data of a former topic of this name")
             await self.delete(partition)
-        return await self._blocking.run(
-            lambda: manager.create(partition, order.topic_id, now_ms=now_ms)
-        )
+        return await self._blocking.run(lambda: manager.create(partition, order.topic_id))
 
     async def delete(self, partition: TopicPartition) -> None:
         self.offline.pop(partition, None)
@@ -133,9 +161,15 @@ class ReplicaLogs:
         is_damaged = partition in manager.damaged
         open_again = manager.repair if is_damaged else manager.reopen
         report = await self._blocking.run(lambda: open_again(partition, now_ms=now_ms))
+        await self._forget_doubt(partition)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
         self._say(f"{partition}: opened anew, {'; '.join(report.mended + report.cut)}")
+
+    async def _forget_doubt(self, partition: TopicPartition) -> None:
+        """Nobody counts on what an opening cut off: a restart need not tell of it again."""
+        log = self._manager.logs[partition]
+        await self._blocking.run(lambda: forget_cut(log.storage.files, log.folder))
 
     def _is_counted_on(self, order: ReplicaOrder, error: TailraceError) -> bool:
         state, broker = order.state, self._broker_id

@@ -229,6 +229,7 @@ class Replicas:
         """Take the role that each order names; what could not be done comes back."""
         failures: list[tuple[TopicPartition, TailraceError]] = []
         async with self._obeying:
+            await self._logs.make(orders)
             for order in orders:
                 try:
                     hosted = await self._host(order)

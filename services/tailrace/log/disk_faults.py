@@ -4,6 +4,7 @@ A broker that is started with `debug.disk.faults=FILE` looks into that file now 
 is a fault of one data folder, and of all that is in it:
 
     slow FOLDER MS      each sync takes so much longer
+    cold FOLDER MS      each read takes so much longer: nothing is in memory
     full FOLDER         there is no room: writes and new files end with ENOSPC
     fail FOLDER         everything ends with EIO
 
@@ -30,12 +31,13 @@ class FaultKind(Enum):
     """What can be wrong with a disk."""
 
     SLOW = "slow"
+    COLD = "cold"
     FULL = "full"
     FAIL = "fail"
 
 
 class Fault(NamedTuple):
-    """One fault; `ms` is that of a slow disk."""
+    """One fault; `ms` is that of a slow or cold disk. A folder may be that of one partition."""
 
     kind: FaultKind
     folder: str
@@ -64,10 +66,10 @@ class DiskFaults:
             if fault.kind is FaultKind.FULL and grows:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    def delay(self, path: str) -> None:
-        """Wait as a slow disk would."""
+    def delay(self, path: str, kind: FaultKind) -> None:
+        """Wait as a slow or cold disk would."""
         for fault in self.now():
-            if fault.kind is FaultKind.SLOW and _is_in(path, fault.folder):
+            if fault.kind is kind and _is_in(path, fault.folder):
                 Event().wait(fault.ms / 1_000)
 
     def is_full(self, path: str) -> bool:
@@ -156,7 +158,7 @@ class FaultyFiles:
 
     def sync_folder(self, path: str) -> None:
         self._faults.check(path)
-        self._faults.delay(path)
+        self._faults.delay(path, FaultKind.SLOW)
         self._below.sync_folder(path)
 
     def lock(self, path: str) -> FolderLock:
@@ -188,6 +190,7 @@ class _FaultyFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         self._faults.check(self._path)
+        self._faults.delay(self._path, FaultKind.COLD)
         return self._file.read_at(position, size)
 
     def size(self) -> int:
@@ -199,7 +202,7 @@ class _FaultyFile:
 
     def sync(self) -> None:
         self._faults.check(self._path)
-        self._faults.delay(self._path)
+        self._faults.delay(self._path, FaultKind.SLOW)
         self._file.sync()
 
     def fileno(self) -> int:

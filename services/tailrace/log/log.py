@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from tailrace.config import UNLIMITED, LogConfig
@@ -301,6 +301,11 @@ class PartitionLog:
             raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
         if offset <= self.log_start:
             return 0
+        if offset == self.log_end:
+            # Nothing of the active segment is left: its room must not wait for the next records.
+            # Without room for a new one it does.
+            with suppress(StorageError):
+                self.roll()
         with self._cutting():
             if durable:
                 self._checkpoints.set_log_start(offset)

@@ -51,7 +51,7 @@ from tailrace.log.checkpoints import (
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
-from tailrace.log.recovery import OpenReport, open_log
+from tailrace.log.recovery import OpenReport, make_log, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.swap import segment_bases
@@ -89,6 +89,7 @@ class DataFolder:
         # Its disk has little room: new logs go elsewhere if they can.
         self.is_full = False
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.coming: set[TopicPartition] = set()
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
         self.cleaned: dict[TopicPartition, Offset] = {}
@@ -326,7 +327,7 @@ class _PartitionCheckpoints:
 
 
 class LogManager:
-    """All logs of one broker. Opening recovers them in parallel; everything else is one thread."""
+    """All logs of one broker. Opened, and made, by several threads; the rest is one thread."""
 
     def __init__(
         self,
@@ -349,6 +350,7 @@ class LogManager:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.damaged: dict[TopicPartition, TailraceError] = {}
         self._folder_of: dict[TopicPartition, DataFolder] = {}
+        self._placing = Lock()
 
     def open(self, *, now_ms: int) -> ManagerReport:
         """Open every log; damaged ones are reported. Without room: try with another manager."""
@@ -399,8 +401,8 @@ class LogManager:
             self.logs.pop(partition, None)
         folder.logs.clear()
 
-    def create(self, partition: TopicPartition, topic_id: TopicId, *, now_ms: int) -> PartitionLog:
-        """Make the log of a new partition, in the folder that has the fewest."""
+    def create(self, partition: TopicPartition, topic_id: TopicId) -> PartitionLog:
+        """Make the log of a new partition, in the folder that has the fewest; in any thread."""
         if partition in self._folder_of:
             raise InvariantViolation(f"{partition} is there already")
         for each in self.healthy:
@@ -408,19 +410,15 @@ class LogManager:
             if self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
                 # A creation or a removal that failed half-way left it there.
                 self._discard(each, partition)
-        if not self.healthy:
-            raise StorageError("no data folder is left")
-        folder = min(self.healthy, key=lambda each: (each.is_full, len(each.logs)))
-        path = f"{folder.path}/{partition}"
-        if partition in folder.recovery_points or partition in folder.log_starts:
-            folder.forget(partition)
-        self._files.make_folder(path)
-        metadata = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
-        metadata_path = f"{path}/{PARTITION_METADATA.file_name}"
-        write_atomically(self._files, metadata_path, metadata, durable=True)
-        self._files.sync_folder(folder.path)
-        log, _ = self._open_log(folder, partition, now_ms)
-        return log
+        with self._placing:
+            if not self.healthy:
+                raise StorageError("no data folder is left")
+            folder = min(self.healthy, key=lambda it: (it.is_full, len(it.logs) + len(it.coming)))
+            folder.coming.add(partition)
+        try:
+            return self._create_in(folder, partition, topic_id)
+        finally:
+            folder.coming.discard(partition)
 
     def confirm_boot(self) -> None:
         """The cluster knows what the last boot may have cost; until then each opening says it."""
@@ -639,6 +637,22 @@ class LogManager:
         if segment_bases(self._files, path):
             raise CorruptCheckpoint(f"{metadata_path} is missing")
         return False
+
+    def _create_in(
+        self, folder: DataFolder, partition: TopicPartition, topic_id: TopicId
+    ) -> PartitionLog:
+        path = f"{folder.path}/{partition}"
+        if partition in folder.recovery_points or partition in folder.log_starts:
+            folder.forget(partition)
+        self._files.make_folder(path)
+        data = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
+        write_atomically(self._files, f"{path}/{PARTITION_METADATA.file_name}", data, durable=True)
+        self._files.sync_folder(folder.path)
+        config, notes = self._log_config(partition.topic), _PartitionCheckpoints(folder, partition)
+        log = make_log(self.storage, path, partition, config=config, checkpoints=notes)
+        self.logs[partition] = folder.logs[partition] = log
+        self._folder_of[partition] = folder
+        return log
 
     def _open_log(
         self,

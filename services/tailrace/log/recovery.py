@@ -10,6 +10,7 @@ segment that is damaged there and whole above is shortened from its front (`tail
 
 Opening is idempotent: killed at any point and started again it comes to the same log, and every
 segment that was recovered is reported by `progress`, so that a loop of crashes still advances.
+That it has cut something off is noted first (`tailrace.log.cuts`): the next opening says it, too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
+from tailrace.log.cuts import note_cut, noted_cut
 from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_failed_sync
 from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
@@ -60,6 +62,8 @@ class OpenReport:
     clean: bool
     scanned_bytes: int = 0
     cut: list[str] = field(default_factory=list)
+    doubt: str = ""
+    """What this opening or an earlier one cut off, as long as the cluster may not know of it."""
     mended: list[str] = field(default_factory=list)
 
 
@@ -80,6 +84,7 @@ def open_log(
     """Open the log in `folder`; see the module's description for what that promises."""
     opening = _Opening(storage, folder, partition, config, checkpoints, accept_loss, progress)
     opening.tidy()
+    opening.report.doubt = noted_cut(storage.files, folder)
     limit = failed_sync_limit(storage, folder, recovery_point)
     if limit is not None:
         checkpoints.lower_recovery_point(limit)
@@ -127,6 +132,33 @@ def open_log(
         log.flush()
         forget_failed_sync(storage, folder)
     return log, opening.report
+
+
+def make_log(
+    storage: Storage,
+    folder: str,
+    partition: TopicPartition,
+    *,
+    config: LogConfig,
+    checkpoints: LogCheckpoints,
+) -> PartitionLog:
+    """The log of a new partition, in a folder that has never had one.
+
+    There is nothing to scan and nothing to save: what is written first is synced with its names.
+    """
+    interval = config.index_interval_bytes
+    return PartitionLog(
+        storage,
+        folder,
+        partition,
+        config=config,
+        checkpoints=checkpoints,
+        segments=[Segment.create(storage, folder, 0, index_interval_bytes=interval)],
+        epochs=EpochHistory(),
+        producers=ProducerStates(),
+        log_start=0,
+        recovery_point=0,
+    )
 
 
 class _Recovery(NamedTuple):
@@ -345,6 +377,9 @@ class _Opening:
 
     def _cut(self, segments: list[Segment], at: int, problem: str) -> None:
         """End the log after the good batches of segment `at`."""
+        if not self.accept_loss:
+            note_cut(self.storage.files, self.folder, problem)
+            self.report.doubt = self.report.doubt or problem
         while len(segments) > at + 1:
             gone = segments.pop()
             self.report.cut.append(f"removed {gone.path}: it follows a cut")

@@ -122,6 +122,19 @@ async def test_a_disk_that_fails_takes_its_replicas_and_no_others(trio: Trio) ->
     assert not (await trio.produce(partition=new)).error
 
 
+@simulate
+async def test_a_folder_that_was_unmounted_fails_though_its_name_is_there(trio: Trio) -> None:
+    await trio.start(folders=TWO)
+    await trio.lead(0, 0)
+    await trio.lead(0, 0, partition=T1)
+    lost = next(each for each in (T0, T1) if trio.hosted(0, each).disk.path == "/a")
+    kept = next(each for each in (T0, T1) if each != lost)
+    trio.files[0].remove("/a/meta.properties")
+    await trio.until(lambda: lost in trio.replicas(0).offline)
+    assert trio.heard("b0: disk of /a: failed: [Errno 2] the data folder is not there any more")
+    assert not (await trio.produce(partition=kept)).error
+
+
 def test_a_broker_without_a_folder_ends() -> None:
     async def main(trio: Trio) -> None:
         await trio.start(0)

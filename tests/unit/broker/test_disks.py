@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tailrace.broker.disks import SLOW_PROBES, Disk, DiskLimits, is_fatal
+from tailrace.broker.disks import SLOW_PROBES, Disk, DiskLimits, is_fatal, is_folder_gone
 from tailrace.errors import StorageError, is_no_room
 
 LIMITS = DiskLimits(min_free_bytes=1_000, slow_ms=100, recovery_ms=5_000)
@@ -105,3 +105,9 @@ def test_what_an_error_says_of_the_disk(number: int, fatal: bool, no_room: bool)
     error.__cause__.__cause__ = OSError(number, "why")
     assert (is_fatal(error), is_no_room(error)) == (fatal, no_room)
     assert not is_fatal(StorageError("of its own"))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT, errno.EACCES, errno.ENOTDIR])
+def test_a_folder_that_cannot_be_reached_is_gone(number: int) -> None:
+    assert is_folder_gone(OSError(number, "why"))
+    assert not is_folder_gone(OSError(errno.EMFILE, "why"))

@@ -20,7 +20,7 @@ def test_a_log_is_durable_or_stopped() -> None:
         config = FolderConfig(log_dirs=("/data",))
         manager = LogManager(files, config, identity=Identity("c", BrokerId(1), "i"))
         manager.open(now_ms=NOW_MS)
-        log = manager.create(TopicPartition("t", 0), TopicId("t"), now_ms=NOW_MS)
+        log = manager.create(TopicPartition("t", 0), TopicId("t"))
         append(log, batch(b"1"))
         assert await flush(log, blocking) is None
         assert log.recovery_point == log.log_end

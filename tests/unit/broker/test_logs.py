@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
+from simulation.storage import SimFiles
+from tailrace.broker.hosted import ReplicaOrder, TopicSettings
+from tailrace.broker.logs import MAKERS_MAX, ReplicaLogs
+from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.manager import Identity, LogManager
+from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from tailrace.replication.events import StoredState
 from tailrace.replication.partition import Role
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
@@ -121,6 +129,28 @@ async def test_f15_one_that_was_cut_at_its_start_may_not_lead_until_it_is_out_of
 
 
 @simulate
+async def test_f15_one_that_was_cut_and_restarted_before_it_had_orders_still_says_so(
+    trio: Trio,
+) -> None:
+    """The log that its second life finds is whole: only the note tells what the first cut off."""
+    await start_with_rot_above_the_recovery_point(trio, {})
+    for _ in range(2):
+        trio.processes[2].kill()
+        trio.files[2].crash(power_loss=False)
+        await trio.start_broker(2)
+        await trio.until(lambda: trio.brokers[2].epoch)
+    assert refusals((await trio.lead(2, 1, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert refusals((await trio.lead(0, 2, isr=(0, 1)))[2]) == []
+    await trio.until(lambda: trio.ends() == [3, 3, 3])
+    # Nobody counts on what it had: the next life has nothing to tell.
+    trio.processes[2].kill()
+    trio.files[2].crash(power_loss=False)
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    assert refusals((await trio.lead(2, 3, to=(2,)))[0]) == []
+
+
+@simulate
 async def test_f15_with_flush_ack_nothing_above_the_recovery_point_counts(trio: Trio) -> None:
     await trio.start()
     await trio.lead(0, 0, config=ACK)
@@ -218,3 +248,47 @@ async def test_an_election_from_before_decides_nothing(trio: Trio) -> None:
 async def test_where_the_last_leader_may_lead_it_is_mended_without_a_person(trio: Trio) -> None:
     await lose_all_that_was_vouched_for(trio, {"unclean.recovery": "last-leader"})
     assert not trio.replicas(0).offline
+
+
+def order(number: int) -> ReplicaOrder:
+    state = StoredState(
+        leader=BrokerId(0), leader_epoch=LeaderEpoch(0), isr=(BrokerId(0),), elr=(), revision=1
+    )
+    return ReplicaOrder(
+        partition=TopicPartition("t", number),
+        topic_id=TopicId("t"),
+        state=state,
+        replicas=(BrokerId(0),),
+        leader_link="",
+        config={},
+    )
+
+
+def test_new_logs_are_made_several_at_a_time_and_none_twice() -> None:
+    """Each waits for the disk: one after the other, a thousand of them took 18 seconds."""
+
+    async def body(loop: SimLoop) -> None:
+        manager = LogManager(
+            files, FolderConfig(log_dirs=("/data",)), identity=Identity("c", BrokerId(0), "i")
+        )
+        manager.open(now_ms=0)
+        disk = InlineBlocking(loop, "disk", delay_us=(10_000, 10_000))
+        logs = ReplicaLogs(
+            manager, BrokerId(0), blocking=disk, clock=LoopClock(loop), say=lambda _: None
+        )
+        orders = [order(number) for number in range(5 * MAKERS_MAX)]
+        await logs.make([*orders, orders[0]])
+        assert loop.now_ms == 50
+        await logs.make(orders)
+        assert loop.now_ms == 50
+        # One that fails fails no other, and is tried again for its order, which is told.
+        files.fail_next_folder_sync()
+        late = [order(1_000), order(1_001)]
+        await logs.make(late)
+        assert sum(manager.holds(each.partition) for each in late) == 1
+        topic = TopicSettings.parse({}, replicas=1, defaults=LogConfig())
+        assert [(await logs.find(each, topic)).log_end for each in late] == [0, 0]
+        manager.close()
+
+    files = SimFiles()
+    run(body, 1)

@@ -103,6 +103,20 @@ def test_a_slow_disk_takes_its_time_to_sync(files: FaultyFiles, faults: DiskFaul
     assert clock.monotonic_ms() - begun_ms >= 100
 
 
+def test_a_cold_disk_takes_its_time_to_read(files: FaultyFiles, faults: DiskFaults) -> None:
+    clock, file = SystemClock(), files.open("/a/x/f", create=True)
+    file.write_at(0, [b"x"])
+    faults.set(Fault(FaultKind.COLD, "/a/x", 60))
+    begun_ms = clock.monotonic_ms()
+    assert file.read_at(0, 1) == b"x"
+    assert clock.monotonic_ms() - begun_ms >= 50
+    faults.set(Fault(FaultKind.COLD, "/a/x", 60_000))
+    file.sync()
+    other = files.open("/ab/f", create=True)
+    other.write_at(0, [b"x"])
+    assert other.read_at(0, 1) == b"x"
+
+
 def test_lines_that_make_no_sense_are_no_faults() -> None:
     text = "slow /a/ 250\nfail /b\n\nfull\nnonsense /c\nslow /d soon\n"
     assert parse(text) == [

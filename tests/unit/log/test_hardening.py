@@ -60,7 +60,7 @@ def write(disk: SimFiles, path: str, data: bytes) -> None:
 
 def test_memory_follows_the_store_and_not_the_other_way(disk: SimFiles) -> None:
     manager, _ = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
     append(log, batch(b"a"), batch(b"b"))
     log.flush()
     manager.checkpoint()
@@ -83,7 +83,7 @@ def test_memory_follows_the_store_and_not_the_other_way(disk: SimFiles) -> None:
 
 def test_damage_below_the_log_start_costs_nothing(disk: SimFiles) -> None:
     manager, _ = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
     for at in range(20):
         append(log, batch(b"v%d" % at, key=b"k%d" % at))
     log.roll()
@@ -177,7 +177,7 @@ def test_a_batch_that_nobody_can_read_is_no_answer_to_a_time(bench: LogBench) ->
 def test_one_partition_that_cannot_be_opened_leaves_the_others_alone(disk: SimFiles) -> None:
     manager, _ = opened(disk)
     for partition in (ORDERS, BILLS):
-        append(manager.create(partition, TopicId(str(partition)), now_ms=NOW_MS), batch(b"a"))
+        append(manager.create(partition, TopicId(str(partition))), batch(b"a"))
     disk.crash(power_loss=False)
     odd = f"/data/{ORDERS}/{segment_name(9, '.log')}"
     disk.make_folder(odd)
@@ -215,7 +215,7 @@ def test_a_marker_that_is_no_offset_stands_for_the_recovery_point(
 def test_opening_forgets_files_that_a_late_reader_brought_back(disk: SimFiles) -> None:
     """A compaction stopped half-way is finished by the opening: the old file must not be read."""
     manager, _ = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
     for at in range(6):
         append(log, batch(b"v%d" % at, key=b"k%d" % (at % 2)))
     log.roll()

@@ -30,7 +30,7 @@ def opened(disk: SimFiles) -> LogManager:
 
 def test_a_flush_that_ran_late_does_not_cut_the_log_that_came_after(disk: SimFiles) -> None:
     manager = opened(disk)
-    old = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    old = manager.create(ORDERS, TopicId("id"))
     append(old, batch(b"a"))
     old.flush()
     append(old, batch(b"b"))
@@ -51,12 +51,12 @@ def test_a_flush_that_ran_late_does_not_cut_the_log_that_came_after(disk: SimFil
 
 def test_a_late_flush_of_a_deleted_log_does_not_cut_its_successor(disk: SimFiles) -> None:
     manager = opened(disk)
-    old = manager.create(ORDERS, TopicId("old"), now_ms=NOW_MS)
+    old = manager.create(ORDERS, TopicId("old"))
     append(old, batch(b"a"))
     work = old.begin_flush()
     assert work is not None
     manager.delete(ORDERS)
-    log = manager.create(ORDERS, TopicId("new"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("new"))
     append(log, batch(b"b"))
     work.run()
     old.fail_flush(OSError(5, "Input/output error"))
@@ -68,7 +68,7 @@ def test_a_late_flush_of_a_deleted_log_does_not_cut_its_successor(disk: SimFiles
 def test_a_second_flush_covers_what_the_first_has_not_confirmed(seed: int) -> None:
     disk = SimFiles(seed)
     manager = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
     append(log, batch(b"a"))
     log.flush()
     log.roll()
@@ -115,8 +115,8 @@ def test_closing_hears_of_a_failure_that_nobody_reported(bench: LogBench, disk: 
 
 def test_a_flush_ends_in_its_own_log_only(disk: SimFiles) -> None:
     manager = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
-    other = manager.create(TopicPartition("bills", 0), TopicId("other"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
+    other = manager.create(TopicPartition("bills", 0), TopicId("other"))
     append(other, batch(b"a"))
     work = other.begin_flush()
     assert work is not None
@@ -157,7 +157,7 @@ def test_a_failed_sync_without_a_marker_is_known_when_reopened(
     disk: SimFiles, *, reported: bool
 ) -> None:
     manager = opened(disk)
-    log = manager.create(ORDERS, TopicId("id"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("id"))
     append(log, batch(b"a"))
     log.flush()
     append(log, batch(b"b"))

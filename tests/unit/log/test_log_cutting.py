@@ -239,6 +239,34 @@ def test_everything_may_be_given_up(small: LogBench) -> None:
     assert contents(small.open()) == [(12, b"new")]
 
 
+def test_what_is_given_up_wholly_leaves_its_room_at_once(bench: LogBench, disk: SimFiles) -> None:
+    """Also on a follower, where no retention looks at it, and though nothing more is written."""
+    log = filled(bench)
+    assert len(log.segments) == 1
+    producers = state_of(log)[-1]  # type: ignore[index]
+    assert log.advance_log_start(12) == 1
+    assert [(each.base_offset, each.size) for each in log.segments] == [(12, 0)]
+    assert not disk.exists(f"{log.folder}/{segment_name(0, '.log')}")
+    again = bench.open()
+    assert (again.log_start, again.log_end) == (12, 12)
+    assert state_of(again)[-1] == producers  # type: ignore[index]
+    # A retry of what was given up is known for what it is.
+    append(again, batch(b"new", producer=Producer(1).after(12)), epoch=9)
+    assert contents(again) == [(12, b"new")]
+
+
+def test_on_a_full_disk_everything_can_be_given_up(bench: LogBench, disk: SimFiles) -> None:
+    log = filled(bench)
+    full = disk.used_bytes
+    disk.disk_bytes_max = full
+    assert log.advance_log_start(12, durable=False) == 1
+    assert (log.log_start, contents(log)) == (12, [])
+    assert disk.used_bytes < full
+    disk.disk_bytes_max = None
+    append(log, batch(b"new"), epoch=9)
+    assert contents(log) == [(12, b"new")]
+
+
 def test_a_lost_tail_below_the_log_start_is_no_damage(bench: LogBench, disk: SimFiles) -> None:
     """The log start is durable at once, the batches around it were not yet."""
     log = filled(bench, 4)

@@ -70,7 +70,7 @@ def filled(files: Files, *roots: str, count: int = 12) -> LogManager:
     """Two partitions with a record for each number."""
     manager, _ = opened(files, *roots)
     for partition, topic_id in IDS.items():
-        log = manager.create(partition, topic_id, now_ms=NOW_MS)
+        log = manager.create(partition, topic_id)
         for at in range(count):
             append(log, batch(b"%s %d" % (partition.topic.encode(), at)))
     return manager
@@ -157,7 +157,7 @@ def test_logs_are_recovered_in_parallel(tmp_path: Path) -> None:
     manager, _ = opened(files, str(tmp_path))
     partitions = [TopicPartition("t", number) for number in range(20)]
     for partition in partitions:
-        append(manager.create(partition, TopicId("t"), now_ms=NOW_MS), batch(b"x"), batch(b"y"))
+        append(manager.create(partition, TopicId("t")), batch(b"x"), batch(b"y"))
     manager.folders[0].release()
     manager.storage.cache.close()
     again, report = opened(files, str(tmp_path), threads=4)
@@ -360,7 +360,7 @@ def test_compaction_is_never_known_above_a_cut(disk: SimFiles) -> None:
 
 def test_new_logs_go_where_the_fewest_are(disk: SimFiles) -> None:
     manager = filled(disk, ROOT, OTHER_ROOT)
-    manager.create(TopicPartition("third", 0), TopicId("id-third"), now_ms=NOW_MS)
+    manager.create(TopicPartition("third", 0), TopicId("id-third"))
     assert sorted(len(folder.logs) for folder in manager.folders) == [1, 2]
     manager.close()
     again, report = opened(disk, ROOT, OTHER_ROOT)
@@ -371,7 +371,7 @@ def test_new_logs_go_where_the_fewest_are(disk: SimFiles) -> None:
 def test_a_partition_is_created_once(disk: SimFiles) -> None:
     manager = filled(disk)
     with pytest.raises(InvariantViolation, match="orders-0 is there already"):
-        manager.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
+        manager.create(ORDERS, IDS[ORDERS])
 
 
 # Several folders.
@@ -391,7 +391,7 @@ def test_a_folder_that_cannot_be_opened_is_left_out(disk: SimFiles) -> None:
     # It is not the data that it was: whoever knew this broker must not count on it.
     whole, _ = opened(SimFiles(1), ROOT, OTHER_ROOT)
     assert manager.incarnation == f"{whole.incarnation}/without/1"
-    new = manager.create(TopicPartition("new", 0), TopicId("new"), now_ms=NOW_MS)
+    new = manager.create(TopicPartition("new", 0), TopicId("new"))
     assert new.folder.startswith(ROOT)
     manager.checkpoint()
     manager.close()
@@ -415,7 +415,7 @@ def test_a_folder_that_fails_is_left_and_the_others_go_on(disk: SimFiles) -> Non
     assert manager.folder_of(ORDERS) is folder
     assert values(manager.logs[BILLS]) == expected(BILLS)
     for number in range(3):
-        made = manager.create(TopicPartition("new", number), TopicId("new"), now_ms=NOW_MS)
+        made = manager.create(TopicPartition("new", number), TopicId("new"))
         assert not made.folder.startswith(folder.path)
     manager.store_high_watermarks({BILLS: Offset(3)})
     manager.checkpoint()
@@ -428,7 +428,7 @@ def test_a_folder_that_fails_is_left_and_the_others_go_on(disk: SimFiles) -> Non
     for each in again.folders:
         again.fail_folder(each, "gone too")
     with pytest.raises(StorageError, match="no data folder is left"):
-        again.create(TopicPartition("last", 0), TopicId("last"), now_ms=NOW_MS)
+        again.create(TopicPartition("last", 0), TopicId("last"))
     assert other.failure
 
 
@@ -465,10 +465,10 @@ def test_new_logs_avoid_a_full_disk(disk: SimFiles) -> None:
     manager = filled(disk, ROOT, OTHER_ROOT)
     manager.folders[0].is_full = True
     for number in range(4):
-        made = manager.create(TopicPartition("new", number), TopicId("new"), now_ms=NOW_MS)
+        made = manager.create(TopicPartition("new", number), TopicId("new"))
         assert made.folder.startswith(OTHER_ROOT)
     manager.folders[1].is_full = True
-    made = manager.create(TopicPartition("new", 9), TopicId("new"), now_ms=NOW_MS)
+    made = manager.create(TopicPartition("new", 9), TopicId("new"))
     assert made.folder.startswith(ROOT)
 
 
@@ -501,7 +501,7 @@ def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
     assert not any(name.startswith("orders") for name in disk.list(ROOT))
     assert manager.load_high_watermarks() == {BILLS: 7}
     assert manager.folders[0].recovery_points.keys() == {BILLS}
-    new = manager.create(ORDERS, TopicId("another"), now_ms=NOW_MS)
+    new = manager.create(ORDERS, TopicId("another"))
     assert (new.log_start, new.log_end) == (0, 0)
     assert manager.topic_id(ORDERS) == "another"
 
@@ -533,7 +533,7 @@ def test_a_deletion_killed_anywhere_is_done_or_not(
         assert values(again.logs[ORDERS]) == expected(ORDERS)
         again.delete(ORDERS)
     assert disk.list(f"{ROOT}/{BILLS}")
-    new = again.create(ORDERS, TopicId("another"), now_ms=NOW_MS)
+    new = again.create(ORDERS, TopicId("another"))
     assert (new.log_end, again.topic_id(ORDERS)) == (0, "another")
 
 
@@ -545,14 +545,14 @@ def test_a_creation_killed_anywhere_is_done_or_not(
     manager, _ = opened(disk)
     disk.crash_at_operation(operation)
     with contextlib.suppress(SimulatedCrash):
-        manager.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
+        manager.create(ORDERS, IDS[ORDERS])
     disk.crash(power_loss=power_loss)
     again, report = opened(disk)
     assert report.damaged == {}
     if ORDERS in again.logs:
         assert again.topic_id(ORDERS) == IDS[ORDERS]
     else:
-        again.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
+        again.create(ORDERS, IDS[ORDERS])
     append(again.logs[ORDERS], batch(b"x"))
 
 
@@ -591,7 +591,7 @@ def test_a_damaged_log_is_reported_and_the_others_opened(disk: SimFiles) -> None
     assert isinstance(report.damaged[ORDERS], DamagedLog)
     assert again.logs.keys() == {BILLS}
     with pytest.raises(InvariantViolation, match="is there already"):
-        again.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
+        again.create(ORDERS, IDS[ORDERS])
     repaired = again.repair(ORDERS, now_ms=NOW_MS)
     assert repaired.mended
     assert values(again.logs[ORDERS]) == expected(ORDERS, 10)
@@ -670,7 +670,7 @@ def test_a_partition_that_was_never_finished_is_removed(disk: SimFiles) -> None:
     manager, report = opened(disk)
     assert report.notes == ["removed half-0, which was never finished"]
     assert not disk.exists(f"{ROOT}/half-0")
-    manager.create(TopicPartition("half", 0), TopicId("half"), now_ms=NOW_MS)
+    manager.create(TopicPartition("half", 0), TopicId("half"))
 
 
 def test_topic_id_of_a_folder_that_lost_it(disk: SimFiles) -> None:

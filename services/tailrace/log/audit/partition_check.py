@@ -27,6 +27,7 @@ from tailrace.log.checkpoints import (
     CleanPartition,
     decode,
 )
+from tailrace.log.cuts import CUT_FILE
 from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
 from tailrace.log.log import PartitionLog
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
@@ -43,7 +44,12 @@ from tailrace.model import TopicPartition
 
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _SWAP_NAME: Final = re.compile(r"([0-9]{20})\.([0-9]{20})\.swap")
-_KNOWN_NAMES: Final = {LEADER_EPOCHS.file_name, PARTITION_METADATA.file_name, SYNC_FAILED_FILE}
+_KNOWN_NAMES: Final = {
+    CUT_FILE,
+    LEADER_EPOCHS.file_name,
+    PARTITION_METADATA.file_name,
+    SYNC_FAILED_FILE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

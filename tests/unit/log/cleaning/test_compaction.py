@@ -650,7 +650,7 @@ def test_the_checkpoint_is_durable_and_never_above_a_cut(disk: SimFiles) -> None
         return manager
 
     manager = opened()
-    log = manager.create(PARTITION, TopicId("topic"), now_ms=0)
+    log = manager.create(PARTITION, TopicId("topic"))
     assert manager.cleaned_to(PARTITION) == 0
     for _ in range(2):
         append(log, keyed(("a", "1"), ("b", "1")))

@@ -112,7 +112,7 @@ def test_the_checkpoint_is_never_above_what_recovery_has_cut(disk: SimFiles) -> 
         return manager
 
     manager = opened()
-    log = manager.create(PARTITION, TopicId("topic"), now_ms=NOW_MS)
+    log = manager.create(PARTITION, TopicId("topic"))
     for number in range(4):
         append(log, keyed((f"{number}", "x")))
     manager.set_cleaned(PARTITION, 4)
