@@ -375,6 +375,27 @@ async def f18_etcd_is_away(run: Run) -> None:
     assert (await leader(run)).number == before
 
 
+async def f18_etcd_hangs_and_ends_one_lease(run: Run) -> None:
+    """One broker's lease of three, and the controller's: whoever takes over asks before it acts."""
+    await settled(run)
+    # Long enough for one that stands by to have seen where the brokers are.
+    await asyncio.sleep(BROKER_LEASE_S + 2)
+    before, node = leader_epochs(run), await leader(run)
+    etcd = run.cluster.etcd
+    etcd.slow(3_000)
+    await asyncio.sleep(4)
+    etcd.slow(0)
+    leases = {each.key: each.lease for each in etcd.server.snapshot("/").entries}
+    for key in (f"/brokers/ids/{node.number}", "/controller"):
+        if leases.get(key):
+            etcd.server.revoke_lease(leases[key])
+    etcd.cut(node.name)
+    await asyncio.sleep(1)
+    etcd.heal()
+    await asyncio.sleep(5)
+    assert leader_epochs(run) == before
+
+
 async def f19_stranded_on_a_minority_member(run: Run) -> None:
     await settled(run)
     node = await leader(run)
@@ -473,6 +494,7 @@ SCRIPTS: dict[str, Script] = {
     "F16b": f16b_keepalive_by_a_deposed_leader,
     "F17": f17_etcd_elects_again_and_again,
     "F18": f18_etcd_is_away,
+    "F18-hang": f18_etcd_hangs_and_ends_one_lease,
     "F19": f19_stranded_on_a_minority_member,
     "F20": f20_history_is_compacted_away,
     "F21": f21_asymmetric_partition,

@@ -23,7 +23,7 @@ from tailrace.controller.facts import (
     Transaction,
 )
 from tailrace.controller.topics import PARTITIONS_MAX, TopicRules, check_config
-from tailrace.errors import InvalidConfig, InvalidTopic, UnknownBroker, UnknownTopic
+from tailrace.errors import InvalidConfig, InvalidTopic, UnknownBroker, UnknownTopic, no_topic
 from tailrace.meta.image import ClusterImage, StoredConfig, StoredTopic
 from tailrace.meta.keys import (
     CLIENT_ID_LENGTH_MAX,
@@ -152,8 +152,9 @@ def existing_topic(image: ClusterImage, name: str) -> StoredTopic:
     """UnknownTopic when there is none, or not for long."""
     topic = image.topics.get(name)
     if topic is None or name in image.deletions:
-        what = "there is no topic" if topic is None else "it is being deleted, the topic"
-        raise UnknownTopic(f"{what} {name!r}")
+        if topic is None:
+            raise no_topic([name], image.topics)
+        raise UnknownTopic(f"it is being deleted, the topic {name!r}")
     return topic
 
 

@@ -8,7 +8,8 @@ answered it): each is followed by a linearizable read of the key. While nobody c
 lease may be over, brokers are told nothing.
 
 One that stands by looks whether the active one's process is there: when its address refuses
-connections, nobody has to wait for the lease.
+connections, nobody has to wait for the lease. It also remembers where the brokers are, so that it
+can ask those whose registration is gone when it takes over from a store that was in trouble.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tailrace.errors import (
 )
 from tailrace.meta.image import ClusterImage, LiveBroker
 from tailrace.meta.keys import (
+    BROKERS,
     CLUSTER,
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -46,6 +48,7 @@ from tailrace.meta.keys import (
     encode,
     encode_counter,
 )
+from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.store import (
     CreatedAt,
     Delete,
@@ -56,6 +59,7 @@ from tailrace.meta.store import (
     Operation,
     Put,
 )
+from tailrace.metrics.common import StoreView
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
 from tailrace.runtime import Tasks
@@ -90,7 +94,7 @@ class Controller:
         say: Callable[[str], None],
     ) -> None:
         self._settings = settings
-        self._store = store
+        self._store = MeasuredStore(store, clock)
         self._network = network
         self._clock = clock
         self._rng = rng
@@ -110,6 +114,10 @@ class Controller:
     def term(self) -> Term | None:
         """The term in which this controller is active, as far as it knows."""
         return self._crown.term if self._crown is not None else None
+
+    def store_view(self) -> StoreView:
+        """How the store answers; for those who measure."""
+        return self._store.view()
 
     @property
     def queue(self) -> dict[str, int]:
@@ -248,7 +256,8 @@ class Controller:
         gone = asyncio.Event()
         watch = self._tasks.spawn("watch of the active controller", self._watch(revision, gone))
         try:
-            poll_ms = self._clock.monotonic_ms() + STANDBY_POLL_MS
+            remember_ms = self._clock.monotonic_ms()
+            poll_ms = remember_ms + STANDBY_POLL_MS
             while not gone.is_set():
                 if active is not None and await self._is_gone(active):
                     await self._depose(entry, active)
@@ -258,6 +267,9 @@ class Controller:
                     now = await self._store.get(CONTROLLER)
                     if now is None or now.create_revision != entry.create_revision:
                         return
+                    if poll_ms >= remember_ms:
+                        remember_ms = poll_ms + self._settings.broker_lease_ttl_ms
+                        await self._remember_brokers()
                 try:
                     async with asyncio.timeout(self._probe_pause_s()):
                         await gone.wait()
@@ -265,6 +277,10 @@ class Controller:
                     pass
         finally:
             watch.cancel()
+
+    async def _remember_brokers(self) -> None:
+        image = ClusterImage.from_snapshot(await self._store.snapshot(BROKERS))
+        self._remembered = {**self._remembered, **image.brokers}
 
     def _probe_pause_s(self) -> float:
         return self._settings.standby_probe_ms * self._rng.uniform(0.8, 1.2) / 1_000

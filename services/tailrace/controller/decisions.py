@@ -49,8 +49,8 @@ from tailrace.errors import (
     StaleBroker,
     TailraceError,
     TopicExists,
-    UnknownTopic,
     UnknownTopicId,
+    no_topic,
 )
 from tailrace.meta.image import ClusterImage, StoredTopic
 from tailrace.meta.keys import (
@@ -162,11 +162,12 @@ def _new_topic(
         defaults=event.log_defaults,
     )
     if event.name in image.deletions:
-        raise TopicExists(f"topic {event.name!r} is being deleted")
+        raise TopicExists(f"topic {event.name!r} is being deleted: try again in a moment")
     if event.name in image.topics or topic_key(event.name) in image.damaged:
         raise TopicExists(f"topic {event.name!r} exists already")
     if found.is_empty:
-        raise InvalidTopic("no broker is live, so there is nowhere to put a topic")
+        live = "every live broker is cordoned or shutting down" if image.brokers else None
+        raise InvalidTopic(f"{live or 'no broker is live'}, so there is nowhere to put a topic")
     new = placed(image, facts, partitions=event.partitions, replication_factor=replication_factor)
     warnings = list(new.warnings)
     if not event.replication_factor and replication_factor < event.default_replication_factor:
@@ -190,7 +191,7 @@ def _deletion_requested(image: ClusterImage, event: DeletionRequested, facts: Fa
         return Decision(error=InvalidTopic(problem))
     topic = image.topics.get(event.name)
     if topic is None:
-        return Decision(error=UnknownTopic(f"there is no topic {event.name!r}"))
+        return Decision(error=no_topic([event.name], image.topics))
     topic_id = topic.record.topic_id
     if event.topic_id and event.topic_id != topic_id:
         problem = f"topic {event.name!r} has the id {topic_id}, not {event.topic_id}"

@@ -17,7 +17,6 @@ from tailrace.errors import (
     ElectionNotNeeded,
     LeaderNotAvailable,
     TailraceError,
-    UnknownTopic,
 )
 from tailrace.meta.image import ClusterImage, StoredState
 from tailrace.meta.keys import NO_BROKER
@@ -85,7 +84,7 @@ def _elected(
     partition = wish.partition
     stored, replicas = image.state(partition), image.replicas(partition)
     if stored is None or not replicas or partition.topic in image.deletions:
-        raise UnknownTopic(f"there is no partition {partition}")
+        raise image.missing(partition)
     record = image.topics[partition.topic].record
     brokers = views.of_partition(record, partition, replicas).brokers
     epoch = facts.term.epoch

@@ -13,7 +13,6 @@ from tailrace.clock import SystemClock
 from tailrace.controller.controller import Controller
 from tailrace.controller.observing import ObservedController
 from tailrace.controller.settings import ControllerSettings
-from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
@@ -30,7 +29,7 @@ async def run_controller(
 ) -> None:
     """Be a controller until `stop` is set; ServiceFailed when it cannot go on."""
     clock = SystemClock()
-    store = MeasuredStore(open_store(etcd), clock)
+    store = open_store(etcd)
     grpc = GrpcNetwork()
     network = MeasuredNetwork(grpc, clock, grpc.connections)
     controller = Controller(
@@ -41,7 +40,7 @@ async def run_controller(
         rng=Random(),
         say=say,
     )
-    observed = ObservedController(controller, settings, store, network)
+    observed = ObservedController(controller, settings, network)
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(controller, stop, say)
     await store.close()

@@ -6,7 +6,6 @@ from tailrace.controller.controller import Controller
 from tailrace.controller.counting import tally
 from tailrace.controller.settings import ControllerSettings
 from tailrace.meta.image import ClusterImage
-from tailrace.meta.measured import MeasuredStore
 from tailrace.metrics.common import NetworkView, StoreView, store_trouble
 from tailrace.metrics.controller import ClusterView, put_controller
 from tailrace.metrics.families import Page
@@ -22,11 +21,9 @@ class ObservedController:
         self,
         controller: Controller,
         settings: ControllerSettings,
-        store: MeasuredStore,
         network: MeasuredNetwork,
     ) -> None:
         self._controller = controller
-        self._store = store
         self._network = network
         self.number = settings.controller_id
 
@@ -34,10 +31,10 @@ class ObservedController:
         """Ready: it listens and the store answers; standing by is as good as being active."""
         if not self._controller.address:
             return "it does not listen yet"
-        return store_trouble(self._store.view())
+        return store_trouble(self._controller.store_view())
 
     def store_view(self) -> StoreView:
-        return self._store.view()
+        return self._controller.store_view()
 
     def network_view(self) -> NetworkView:
         return self._network.view()

@@ -7,6 +7,10 @@ brokers did. So those brokers are *spared*: they keep their leaderships and thei
 while they are asked whether they are there, and get one more lease period to register anew. A
 controller that takes over and finds more than half of the brokers missing does the same.
 
+A store that was seen to hang or to be away within the last lease period is a hiccup that is known:
+then one broker whose registration is gone is spared as well. Its lease may have ended because it
+could not be renewed, and whoever is gone indeed does not answer.
+
 Brokers that stopped in order, or whose process is known to be gone, are explained: they count
 neither as a hiccup nor are they spared.
 """
@@ -44,8 +48,13 @@ class Presence:
         self._explained: dict[BrokerId, int] = {}
         self._vanished_ms: dict[BrokerId, int] = {}
 
-    def take_over(self, image: ClusterImage, *, now_ms: int, wall_ms: int) -> list[BrokerId]:
-        """Begin with the first image; gives those who are spared."""
+    def take_over(
+        self, image: ClusterImage, *, now_ms: int, wall_ms: int, shaken: bool = False
+    ) -> list[BrokerId]:
+        """Begin with the first image; gives those who are spared.
+
+        `shaken`: the store was in trouble within the last lease period.
+        """
         for broker, live in sorted(image.brokers.items()):
             self._arrived(broker, live, wall_ms)
         self._live = image.brokers
@@ -55,12 +64,14 @@ class Presence:
             self.causes[broker] = Cause(
                 f"broker {broker} was not registered when this controller took over", wall_ms
             )
-        if _is_mass(len(missing), len(image.brokers)):
+        if shaken or _is_mass(len(missing), len(image.brokers)):
             return self._spare(missing, now_ms)
         return []
 
-    def observe(self, image: ClusterImage, *, now_ms: int, wall_ms: int) -> list[BrokerId]:
-        """Take the next image; gives those who are spared from now on."""
+    def observe(
+        self, image: ClusterImage, *, now_ms: int, wall_ms: int, shaken: bool = False
+    ) -> list[BrokerId]:
+        """Take the next image; gives those who are spared from now on. `shaken`: as above."""
         old, new = self._live, image.brokers
         if new is old:
             return []
@@ -77,6 +88,9 @@ class Presence:
         recent = self._recent(now_ms)
         if _is_mass(len(recent), len(new)):
             return self._spare(recent, now_ms)
+        if shaken:
+            # Those who vanished before the trouble have been replaced.
+            return self._spare([each for each in recent if each in old], now_ms)
         return []
 
     def has_puzzle(self, image: ClusterImage) -> bool:

@@ -42,7 +42,6 @@ from tailrace.errors import (
     NoReassignment,
     ReassignmentInProgress,
     UnknownBroker,
-    UnknownTopic,
 )
 from tailrace.meta.image import ClusterImage, StoredState
 from tailrace.meta.keys import (
@@ -141,7 +140,7 @@ def _planned(
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     for partition in plan:
         if partition.partition not in existing_topic(image, partition.topic).record.assignment:
-            raise UnknownTopic(f"there is no partition {partition}")
+            raise image.missing(partition)
     return {each: plan[each] for each in plan if plan[each] != _settled(image, each)}
 
 

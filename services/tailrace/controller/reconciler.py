@@ -51,7 +51,6 @@ from tailrace.errors import (
     StaleBroker,
     StoreUnavailable,
     TailraceError,
-    UnknownTopic,
 )
 from tailrace.meta.image import ClusterImage, LiveBroker, LiveCoordinator
 from tailrace.meta.keys import (
@@ -65,7 +64,8 @@ from tailrace.meta.keys import (
     encode,
     history_key,
 )
-from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Operation, Put
+from tailrace.meta.measured import MeasuredStore
+from tailrace.meta.store import CreatedAt, ModifiedAt, Operation, Put
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId, TopicPartition
 from tailrace.runtime import Tasks
@@ -94,7 +94,7 @@ class Reconciler:
         term: Term,
         settings: ControllerSettings,
         *,
-        store: MetadataStore,
+        store: MeasuredStore,
         network: Network,
         clock: Clock,
         rng: Random,
@@ -102,9 +102,10 @@ class Reconciler:
         remembered: Mapping[BrokerId, LiveBroker] | None = None,
         counts: ControllerCounts | None = None,
     ) -> None:
-        """`remembered`: where brokers were when this process was the controller before."""
+        """`remembered`: where brokers were when this process saw them last, before this term."""
         self.term = term
         self._settings = settings
+        self._store = store
         self._clock = clock
         self._say = say
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,19 +135,7 @@ class Reconciler:
                 deposed=self._deposed,
             ),
         )
-        self._health: HealthWatch[BrokerId, LiveBroker] = HealthWatch(
-            term,
-            settings,
-            network=network,
-            clock=clock,
-            rng=rng,
-            tasks=self._tasks,
-            say=say,
-            on_gone=self._process_gone,
-            on_draining=self._asked_to_drain,
-            on_offline=self._replica_offline,
-            on_fitness=self._fitness_told,
-        )
+        self._health = self._watch_brokers(network, rng)
         self._coordinator_health = self._watch_coordinators(network, rng)
         self._failures = Failures()
         self._syncing = Syncing()
@@ -270,9 +259,24 @@ class Reconciler:
         if not self.image.revision:
             await self._requests.ask(_take_turn)
         if not self.image.replicas(partition):
-            raise UnknownTopic(f"there is no partition {partition}")
+            raise self.image.missing(partition)
         key = history_key(partition)
         return read_history(key, self._ledger.histories.get(key))
+
+    def _watch_brokers(self, network: Network, rng: Random) -> HealthWatch[BrokerId, LiveBroker]:
+        return HealthWatch(
+            self.term,
+            self._settings,
+            network=network,
+            clock=self._clock,
+            rng=rng,
+            tasks=self._tasks,
+            say=self._say,
+            on_gone=self._process_gone,
+            on_draining=self._asked_to_drain,
+            on_offline=self._replica_offline,
+            on_fitness=self._fitness_told,
+        )
 
     def _watch_coordinators(
         self, network: Network, rng: Random
@@ -355,12 +359,14 @@ class Reconciler:
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         look = self._presence.observe if self._has_taken_over else self._presence.take_over
         self._has_taken_over = True
-        spared = look(self.image, now_ms=now_ms, wall_ms=wall_ms)
+        shaken = self._store.was_in_trouble(self._settings.broker_lease_ttl_ms)
+        spared = look(self.image, now_ms=now_ms, wall_ms=wall_ms, shaken=shaken)
         for broker in spared:
             self._tasks.spawn(f"question to broker {broker}", self._question(broker))
         if spared:
             names = ", ".join(str(each) for each in spared)
-            self._say(f"brokers {names} vanished at once: they keep what they have for now")
+            when = "while the metadata store was in trouble" if shaken else "at once"
+            self._say(f"brokers {names} vanished {when}: they keep what they have for now")
             self._tell()
 
     async def _question(self, broker: BrokerId) -> None:

@@ -69,7 +69,7 @@ def check_config(
     config: Mapping[str, str], *, replication_factor: int, defaults: LogConfig
 ) -> None:
     """InvalidConfig when a topic of so many replicas cannot have these settings."""
-    LogConfig.from_settings(_of_the_log(config), defaults)
+    LogConfig.from_settings(_of_the_log(config), defaults, others=REPLICA_SETTINGS)
     checked_min_insync(config, replicas=replication_factor)
     _unclean(config, 1)
 

@@ -111,9 +111,13 @@ def etcd_command(config: EtcdConfig) -> list[str]:
 class EtcdProcess:
     """An etcd that was started here."""
 
-    def __init__(self, config: EtcdConfig, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, config: EtcdConfig, process: subprocess.Popen[bytes], *, log_bytes: int = 0
+    ) -> None:
         self._config = config
         self._process = process
+        # What was in its log before.
+        self._log_bytes = log_bytes
 
     @property
     def config(self) -> EtcdConfig:
@@ -131,6 +135,16 @@ class EtcdProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, as subprocess has it; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def log_has_grown(self) -> bool:
+        """Whether it has said anything."""
+        return self._config.log_path.stat().st_size > self._log_bytes
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal (SIGSTOP, SIGKILL …) unless it has ended already."""
@@ -220,6 +234,7 @@ def _spawn(config: EtcdConfig) -> EtcdProcess:
         config.folder.mkdir(parents=True, exist_ok=True)
         # A group of its own: Ctrl-C in the terminal is for whoever started us, who then stops it.
         with config.log_path.open("ab") as log:
+            log_bytes = log.tell()
             process = subprocess.Popen(  # noqa: S603 - the command line is ours.
                 etcd_command(config),
                 stdin=subprocess.DEVNULL,
@@ -230,7 +245,7 @@ def _spawn(config: EtcdConfig) -> EtcdProcess:
             )
     except OSError as error:
         raise EtcdFailed(f"etcd cannot be started: {error}") from error
-    return EtcdProcess(config, process)
+    return EtcdProcess(config, process, log_bytes=log_bytes)
 
 
 def _environment() -> dict[str, str]:
@@ -244,11 +259,24 @@ async def _until_healthy(running: EtcdProcess) -> None:
     end_s = loop.time() + START_TIMEOUT_MS / 1_000
     while loop.time() < end_s:
         if not running.is_running:
-            raise EtcdFailed(f"etcd ended at once: {_last_words(config)}")
+            raise EtcdFailed(f"etcd ended at once: {_how_it_ended(running)}")
         if await is_healthy(config.host, config.client_port):
             return
         await asyncio.sleep(_POLL_MS / 1_000)
     raise EtcdFailed(f"etcd was not healthy in {START_TIMEOUT_MS} ms: {_last_words(config)}")
+
+
+def _how_it_ended(running: EtcdProcess) -> str:
+    """Its last words; of one that had none, how it ended."""
+    code = running.exit_code
+    if running.log_has_grown:
+        return _last_words(running.config)
+    killed = code is not None and code < 0
+    how = f"was ended by signal {-(code or 0)}" if killed else f"exited with code {code}"
+    return (
+        f"it {how} and said nothing: {running.config.binary} may not be etcd "
+        f"(${ETCD_VARIABLE} can name another one)"
+    )
 
 
 def _last_words(config: EtcdConfig) -> str:

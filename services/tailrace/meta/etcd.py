@@ -50,6 +50,9 @@ _CONNECT_POLL_MS: Final = 5
 _PING_INTERVAL_MS: Final = 10_000
 _PING_TIMEOUT_MS: Final = 5_000
 _RECONNECT_BACKOFF_MS: Final = (50, 300)
+# In Kubernetes an etcd that was replaced has another address under the same name. gRPC asks for
+# it at most every 30 s unless it is told otherwise: so long its users would not find it.
+_RESOLVE_EVERY_MS: Final = 1_000
 _PROBLEM_TIMEOUT_S: Final = 0.1
 # Asks a member that knows no leader to say so at once, before it does anything.
 _HAS_LEADER: Final = ("hasleader", "true")
@@ -446,6 +449,7 @@ def _channel(endpoint: str, tls: Tls | None) -> grpc.aio.Channel:
         ("grpc.initial_reconnect_backoff_ms", backoff_min_ms),
         ("grpc.min_reconnect_backoff_ms", backoff_min_ms),
         ("grpc.max_reconnect_backoff_ms", backoff_max_ms),
+        ("grpc.dns_min_time_between_resolutions_ms", _RESOLVE_EVERY_MS),
         # Two stores in one process must not share a connection: they fail apart.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from tailrace.errors import CorruptCheckpoint, InvariantViolation
+from tailrace.errors import (
+    CorruptCheckpoint,
+    InvariantViolation,
+    UnknownTopic,
+    no_partition,
+    no_topic,
+)
 from tailrace.meta.keys import (
     BrokerRegistration,
     ClusterRecord,
@@ -161,6 +167,13 @@ class ClusterImage:
 
     def state(self, partition: TopicPartition) -> StoredState | None:
         return self.states.get(partition.topic, {}).get(partition.partition)
+
+    def missing(self, partition: TopicPartition) -> UnknownTopic:
+        """The error for a partition that is not there: what is there instead."""
+        topic = self.topics.get(partition.topic)
+        if topic is None or partition.topic in self.deletions:
+            return no_topic([partition.topic], self.topics.keys() - self.deletions.keys())
+        return no_partition(partition.topic, len(topic.record.assignment), partition.partition)
 
     def replicas(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """The replicas of a partition, the preferred leader first; none when it is not known."""

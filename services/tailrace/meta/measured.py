@@ -2,12 +2,15 @@
 
 It changes nothing of what is asked and answered. A process has one lease at a time, so the last
 grant or renewal that was answered is that of its lease.
+
+A store that hung, or did not answer, may have ended leases of those who did nothing wrong: it
+remembers when that was last seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import LeaseLost, StoreUnavailable
@@ -25,6 +28,9 @@ from tailrace.metrics.values import Calls
 
 T = TypeVar("T")
 
+# An answer that took this long: leases may have ended because nobody could renew them.
+SLOW_ANSWER_MS: Final = 1_000
+
 
 class MeasuredStore:
     """A MetadataStore in front of another one."""
@@ -35,6 +41,18 @@ class MeasuredStore:
         self._calls: dict[str, Calls] = {}
         self._answered_ms: int | None = None
         self._renewed_ms: int | None = None
+        self._troubled_ms: int | None = None
+        # When each call that is not answered yet was made, the oldest first.
+        self._asked_ms: dict[int, int] = {}
+        self._number = 0
+
+    def was_in_trouble(self, within_ms: int) -> bool:
+        """Whether a call failed, or waited for too long, at most so long ago; or waits now."""
+        now_ms = self._clock.monotonic_ms()
+        oldest_ms = next(iter(self._asked_ms.values()), now_ms)
+        if now_ms - oldest_ms >= SLOW_ANSWER_MS:
+            return True
+        return self._troubled_ms is not None and now_ms - self._troubled_ms <= within_ms
 
     def view(self) -> StoreView:
         """How it went so far."""
@@ -88,20 +106,27 @@ class MeasuredStore:
         if calls is None:
             calls = self._calls[what] = Calls()
         asked_ms = self._clock.monotonic_ms()
+        self._number = number = self._number + 1
+        self._asked_ms[number] = asked_ms
         try:
             answer = await call()
         except StoreUnavailable:
             calls.failed += 1
+            self._troubled_ms = self._clock.monotonic_ms()
             raise
         except LeaseLost:
             self._answered(calls, asked_ms)
             raise
+        finally:
+            del self._asked_ms[number]
         self._answered(calls, asked_ms)
         return answer
 
     def _answered(self, calls: Calls, asked_ms: int) -> None:
         self._answered_ms = now_ms = self._clock.monotonic_ms()
         calls.times.observe(now_ms - asked_ms)
+        if now_ms - asked_ms >= SLOW_ANSWER_MS:
+            self._troubled_ms = now_ms
 
     def _since(self, then_ms: int | None) -> int | None:
         return None if then_ms is None else self._clock.monotonic_ms() - then_ms

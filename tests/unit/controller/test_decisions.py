@@ -50,6 +50,7 @@ from unit.controller.images import (
     live,
     state,
 )
+from unit.controller.test_capacity import cordoned
 
 # ------------------------------------------------------------------------------------------ topics
 
@@ -131,6 +132,7 @@ def test_the_clusters_own_topics_cannot_be_deleted() -> None:
         ),
         (image(THREE, damaged=[topic_key("n")]), wanted(), TopicExists, "exists already"),
         (image([]), wanted(), InvalidTopic, "no broker is live"),
+        (cordoned(image(THREE), 1, 2, 3), wanted(), InvalidTopic, "every live broker is cordoned"),
         (image(THREE), wanted(replication_factor=4), InvalidTopic, "3 are live"),
         (image(THREE), wanted(name="a b"), InvalidTopic, "letters"),
         (image(THREE), DeletionRequested(name="t"), UnknownTopic, "no topic 't'"),

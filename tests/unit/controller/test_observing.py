@@ -5,7 +5,6 @@ import asyncio
 from simulation.loop import LoopClock
 from tailrace.controller.observing import ObservedController
 from tailrace.controller.settings import ControllerSettings
-from tailrace.meta.measured import MeasuredStore
 from tailrace.metrics.families import Page
 from tailrace.transport.measured import MeasuredNetwork
 from unit.controller.cluster import Cluster, simulate
@@ -16,15 +15,15 @@ SETTINGS = ControllerSettings(controller_id=1)
 def test_a_controller_is_ready_while_its_store_answers() -> None:
     async def main(cluster: Cluster) -> None:
         await cluster.start(controllers=1)
-        store = MeasuredStore(cluster.store, LoopClock(cluster.loop))
         network = MeasuredNetwork(cluster.admin, LoopClock(cluster.loop))
-        observed = ObservedController(cluster.active().controller, SETTINGS, store, network)
-        assert observed.why_not_ready() == "etcd has not answered yet"
-        await store.get("/controller")
+        observed = ObservedController(cluster.active().controller, SETTINGS, network)
         assert observed.why_not_ready() == ""
+        answered = observed.store_view().calls["snapshot"].times.count
+        assert answered > 0
+        cluster.etcd.cut("c1")
         await asyncio.sleep(11)
         assert "etcd has not answered for" in observed.why_not_ready()
-        assert observed.store_view().calls["get"].times.count == 1
+        assert observed.store_view().calls["snapshot"].times.count == answered
 
     simulate(main)
 
@@ -39,7 +38,6 @@ def test_a_scrape_shows_who_reigns_and_what_failed() -> None:
             observed = ObservedController(
                 cluster.controllers[number].controller,
                 SETTINGS,
-                MeasuredStore(cluster.store, clock),
                 MeasuredNetwork(cluster.admin, clock),
             )
             page = Page()

@@ -97,6 +97,35 @@ def test_losses_far_apart_are_no_hiccup() -> None:
     assert presence.spared == {}
 
 
+def test_one_that_vanishes_while_the_store_is_in_trouble_is_spared() -> None:
+    presence = present(ALL)
+    gone = image({1: 11, 3: 13})
+    assert presence.observe(gone, now_ms=10, wall_ms=10, shaken=True) == [2]
+    assert presence.spared == {2: 10 + WINDOW_MS}
+
+
+def test_one_that_vanished_before_the_trouble_was_replaced_and_stays_so() -> None:
+    presence = present({**ALL, 4: 14, 5: 15})
+    assert observe(presence, {1: 11, 3: 13, 4: 14, 5: 15}, 10) == []
+    gone = image({3: 13, 4: 14, 5: 15})
+    assert presence.observe(gone, now_ms=20, wall_ms=20, shaken=True) == [1]
+
+
+def test_trouble_of_the_store_spares_nobody_who_stopped_or_whose_process_is_gone() -> None:
+    presence = present([live(1, 11, draining=True), live(2, 12), live(3, 13)])
+    presence.explain(BrokerId(2), 12, Cause("refused", 5))
+    assert presence.observe(image({3: 13}), now_ms=10, wall_ms=10, shaken=True) == []
+    assert presence.spared == {}
+
+
+def test_one_that_is_missing_after_trouble_of_the_store_is_spared_by_the_next_controller() -> None:
+    presence = Presence(window_ms=WINDOW_MS, remembered={BrokerId(2): live(2, 12)})
+    first = image({1: 11, 3: 13}, led=[(1, (1, 2, 3))])
+    assert presence.take_over(first, now_ms=7, wall_ms=7, shaken=True) == [2]
+    assert presence.spared == {2: 7 + WINDOW_MS}
+    assert presence.registrations[BrokerId(2)].epoch == 12
+
+
 def test_two_brokers_have_no_damper() -> None:
     presence = present({1: 11, 2: 12})
     assert observe(presence, {}, 10) == []

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.controller.ledger import incarnation_key
 from tailrace.meta.keys import (
+    CONTROLLER,
     BrokerRegistration,
     broker_key,
     decode,
@@ -443,6 +444,51 @@ def test_f16_brokers_that_are_silent_are_waited_for_a_little() -> None:
         took_ms = await cluster.until(cluster.brokers[3].leads)
         assert 1_000 < took_ms < 5_000
         assert "it does not answer" in cluster.history().changes[0].cause
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("controllers", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_whose_lease_ended_while_the_store_hung_keeps_its_leaderships(
+    seed: int, controllers: int
+) -> None:
+    """Also when the controller's own lease ended, and one takes over that only stood by."""
+
+    async def main(cluster: Cluster) -> None:
+        await cluster.start(controllers=controllers)
+        await cluster.create("t", partitions=6, replication_factor=3)
+        # One that stands by has seen the brokers.
+        await asyncio.sleep(7)
+        before = cluster.states()
+        cluster.etcd.stop()
+        await asyncio.sleep(60)
+        cluster.etcd.start()
+        holder = cluster.etcd.server.get(CONTROLLER)
+        assert holder is not None
+        for lease in (cluster.brokers[1].lease, holder.lease):
+            cluster.etcd.server.revoke_lease(lease)
+        # It registers anew a second later than the next controller looks.
+        cluster.etcd.cut("b1")
+        await asyncio.sleep(1)
+        cluster.etcd.heal("b1")
+        await asyncio.sleep(10)
+        assert cluster.states() == before
+        assert "while the metadata store was in trouble" in cluster.texts()
+
+    simulate(main, seed=seed)
+
+
+def test_one_that_died_while_the_store_hung_is_replaced_soon_after() -> None:
+    async def main(cluster: Cluster) -> None:
+        await started(cluster)
+        cluster.etcd.stop()
+        cluster.brokers[1].kill()
+        await asyncio.sleep(20)
+        cluster.etcd.start()
+        cluster.etcd.server.revoke_lease(cluster.brokers[1].lease)
+        took_ms = await cluster.until(lambda: cluster.state().leader != 1)
+        assert took_ms < 1_500
 
     simulate(main)
 

@@ -43,6 +43,7 @@ def test_good_topics_pass() -> None:
         (InvalidConfig, "'refuse', 'last-leader'", {"unclean_recovery": "yes"}),
         (InvalidConfig, "retention.ms", {"retention_ms": "soon"}),
         (InvalidConfig, "no setting 'retention.weeks'", {"retention_weeks": "1"}),
+        (InvalidConfig, "did you mean 'min.insync.replicas'", {"min_insync_replica": "1"}),
     ],
 )
 def test_bad_topics_are_refused_with_the_reason(

@@ -109,6 +109,20 @@ async def test_last_words_are_told(tmp_path: Path) -> None:
         await start_etcd(config)
 
 
+@pytest.mark.parametrize(
+    ("script", "how"), [("exit 1", "exited with code 1"), ("kill -9 $$", "was ended by signal 9")]
+)
+async def test_one_that_says_nothing_may_not_be_etcd(tmp_path: Path, script: str, how: str) -> None:
+    binary = program(tmp_path / "false", f"#!/bin/sh\n{script}\n")
+    config = EtcdConfig(folder=tmp_path / "run", binary=binary)
+    for _ in range(2):
+        said = rf"ended at once: it {how} and said nothing: {binary} may not be etcd \(\$TAILRACE_E"
+        with pytest.raises(EtcdFailed, match=said):
+            await start_etcd(config)
+        # What another one said before is not taken for its words.
+        config.log_path.write_text("an older line\n")
+
+
 async def test_a_free_port_that_was_taken_meanwhile_is_chosen_anew(tmp_path: Path) -> None:
     script = (
         f"#!/bin/sh\necho x >> {tmp_path}/tries\necho 'listen: address already in use'\nexit 1\n"

@@ -142,6 +142,12 @@ def test_what_is_not_known() -> None:
     assert image.replicas(ORDERS) == ()
     assert image_of(full()).replicas(TopicPartition("orders", 7)) == ()
     assert list(image.partitions()) == []
+    assert str(image.missing(ORDERS)) == "there is no topic 'orders'"
+    known = image_of(full())
+    assert str(known.missing(TopicPartition("order", 0))) == (
+        "there is no topic 'order' (near it: orders)"
+    )
+    assert str(known.missing(TopicPartition("orders", 7))) == "orders has partitions 0 to 1, not 7"
 
 
 def test_everything_can_go_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.clock import ManualClock
 from tailrace.errors import LeaseLost, StoreUnavailable
-from tailrace.meta.measured import MeasuredStore
+from tailrace.meta.measured import SLOW_ANSWER_MS, MeasuredStore
 from tailrace.meta.memory import MemoryEtcd
 from tailrace.meta.store import CreatedAt, Put
 
@@ -64,3 +64,50 @@ async def test_the_age_of_the_lease() -> None:
         await store.keep_alive(lease)
     assert store.view().silence_ms == 0
     assert store.view().lease_age_ms is None
+
+
+async def test_a_store_that_failed_was_in_trouble_for_a_while() -> None:
+    clock, etcd = ManualClock(), MemoryEtcd()
+    store = MeasuredStore(etcd.connect(timeout_ms=1), clock)
+    await store.snapshot("/")
+    assert not store.was_in_trouble(5_000)
+    etcd.stop()
+    with pytest.raises(StoreUnavailable):
+        async with asyncio.timeout(20):
+            await store.get("/a")
+    assert store.was_in_trouble(5_000)
+    clock.advance(5_000)
+    assert store.was_in_trouble(5_000)
+    clock.advance(1)
+    assert not store.was_in_trouble(5_000)
+
+
+async def test_a_store_that_answers_late_is_in_trouble_while_it_is_waited_for_and_after() -> None:
+    clock, etcd = ManualClock(), MemoryEtcd()
+    store = MeasuredStore(etcd.connect(), clock)
+    etcd.stop()
+    call = asyncio.create_task(store.get("/a"))
+    await asyncio.sleep(0)
+    clock.advance(SLOW_ANSWER_MS - 1)
+    assert not store.was_in_trouble(5_000)
+    clock.advance(1)
+    assert store.was_in_trouble(5_000)
+    etcd.start()
+    await call
+    clock.advance(5_000)
+    assert store.was_in_trouble(5_000)
+    clock.advance(1)
+    assert not store.was_in_trouble(5_000)
+
+
+async def test_a_call_that_was_given_up_is_not_waited_for() -> None:
+    clock, etcd = ManualClock(), MemoryEtcd()
+    store = MeasuredStore(etcd.connect(), clock)
+    etcd.stop()
+    call = asyncio.create_task(store.get("/a"))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    clock.advance(SLOW_ANSWER_MS)
+    assert not store.was_in_trouble(5_000)
