@@ -11,6 +11,7 @@ leads then, until the log has it or refuses it for good: `on_refused` is told.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import exp
@@ -48,6 +49,8 @@ SUSPECT_MS: Final = 1_500
 # While a request is on its way, the next one waits for its answer, but no longer than this.
 GATHER_MS: Final = 10
 REQUESTS_MAX: Final = 5
+# Records that are told to be in the log before the loop gets its turn: some milliseconds of work.
+TOLD_PER_TURN: Final = 200
 # Records for one broker gather for a millisecond for each so many of them in a second, up to a
 # limit: a commit that takes so much longer harms nobody.
 PACE_RECORDS: Final = 30
@@ -343,17 +346,34 @@ class _Link:
                 if request is None:
                     continue
                 self._answers += 1
-                self._take(request, response)
+                await self._take(request, response)
                 self.wake.set()
         except Unreachable:
             pass
         finally:
             self.wake.set()
 
-    def _take(self, request: _Request, response: pb.ProduceResponse) -> None:
+    async def _take(self, request: _Request, response: pb.ProduceResponse) -> None:
+        """Tell the journals, and those who wait for them, some at a time: others have turns too.
+
+        Thousands of answers in one go would keep the renewal of the lease waiting.
+        """
         parts = {each.partition.partition: each for each in response.partitions}
-        for sent in request.sent:
-            self._appender.answered(sent, parts.get(sent.journal.partition.partition))
+        left, told = deque(request.sent), 0
+        try:
+            while left:
+                told += left[0].journal.taken
+                self._answered(left.popleft(), parts)
+                if told >= TOLD_PER_TURN:
+                    told = 0
+                    await asyncio.sleep(0)
+        finally:
+            # Whoever ends this stream takes nothing back of what was said.
+            for sent in left:
+                self._answered(sent, parts)
+
+    def _answered(self, sent: _Sent, parts: dict[int, pb.PartitionProduced]) -> None:
+        self._appender.answered(sent, parts.get(sent.journal.partition.partition))
 
     async def _watch(self) -> None:
         """Suspect a broker that is slow to answer; break with one that never does."""

@@ -19,8 +19,9 @@ from tailrace.transport.rpc import Network
 PARTITION_BYTES: Final = 4 << 20
 MAX_WAIT_MS: Final = 500
 TOPIC_TIMEOUT_MS: Final = 60_000
-# Others get their turn after so many records.
-TURN_RECORDS: Final = 5_000
+# Others get their turn after so many records: among them the lease, which a starved coordinator
+# lost while it read ten thousand in one go, and then read again.
+TURN_RECORDS: Final = 500
 
 
 class _Load:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -31,8 +32,13 @@ SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
 NAMES_PER_REQUEST_MAX: Final = 10_000
 MEMBER_ID_LENGTH_MAX: Final = 300
-# Commits of one stream that wait for their answers.
+# Requests of one stream that wait for their answers.
 COMMITS_MAX: Final = 10_000
+# Commits of all streams that wait for the log. With more, nobody is read any further for a while:
+# what is taken in beyond that costs memory and turns of the loop, on which the lease hangs too.
+COMMITS_IN_ALL_MAX: Final = 10_000
+# But no longer than this, since it may be but one shard whose log does not go on.
+ROOM_WAIT_MS: Final = 500
 # Commits in one message.
 COMMITS_PER_MESSAGE_MAX: Final = 10_000
 # Partitions whose names are known to be good.
@@ -49,6 +55,31 @@ class _Response(Protocol):
 
 
 R = TypeVar("R", bound=_Response)
+
+
+class CommitRoom:
+    """How many commits wait for the log."""
+
+    def __init__(self) -> None:
+        self._freed = asyncio.Event()
+        self.taken = 0
+
+    def take(self, commits: int) -> None:
+        self.taken += commits
+
+    def free(self, commits: int) -> None:
+        self.taken -= commits
+        self._freed.set()
+
+    async def wait(self) -> None:
+        """Wait for room, or long enough."""
+        if self.taken < COMMITS_IN_ALL_MAX:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ROOM_WAIT_MS / 1_000):
+                while self.taken >= COMMITS_IN_ALL_MAX:
+                    self._freed.clear()
+                    await self._freed.wait()
 
 
 class CommitAnswers:
@@ -106,6 +137,7 @@ class GroupService:
         self._runtime = runtime
         self._wall_ms = wall_ms
         self._tasks = tasks
+        self.room = CommitRoom()
         # The heartbeat stream of each member that has one.
         self._streams: dict[tuple[str, str], _HeartbeatStream] = {}
 
@@ -200,11 +232,15 @@ class GroupService:
 
     async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
         caller, kind = _caller(request), request.kind or CONSUMER
+        await self.room.wait()
+        self.room.take(1)
         try:
             asked = _all_asked(request, kind, self._wall_ms())
             results = await self._runtime().commit(request.group, caller, asked, kind=kind)
         except TailraceError as error:
             return _failed(pb.CommitOffsetsResponse, error)
+        finally:
+            self.room.free(1)
         return _committed(asked, results)
 
     async def stream_commits(self, stream: _CommitStream) -> None:
@@ -214,20 +250,34 @@ class GroupService:
         try:
             while (request := await stream.recv()) is not None:
                 answers.owed += 1
-                self._commit_soon(request, answers)
+                if request.commits:
+                    self._commit_all(request, answers)
+                else:
+                    self._commit_alone(request, answers)
                 await answers.until_room()
+                await self.room.wait()
             await answers.until_done()
         except Unreachable:
             return
         finally:
             answering.cancel()
 
-    def _commit_soon(self, request: pb.StreamCommitsRequest, answers: CommitAnswers) -> None:
+    def _commit_alone(self, request: pb.StreamCommitsRequest, answers: CommitAnswers) -> None:
+        """Answer when the commit is in the log, or known not to be."""
+        correlation, room = request.correlation, self.room
+        room.take(1)
+
+        def answer(result: pb.CommitOffsetsResponse | None) -> None:
+            room.free(1)
+            answers.add(pb.StreamCommitsResponse(correlation=correlation, result=result))
+
+        self._commit_one(request.commit, answer, is_told=True)
+
+    def _commit_all(self, request: pb.StreamCommitsRequest, answers: CommitAnswers) -> None:
         """Answer when all that the request commits is in the log, or known not to be."""
         response = pb.StreamCommitsResponse(correlation=request.correlation)
-        commits = request.commits or [request.commit]
-        waiting = len(commits)
-        if waiting > COMMITS_PER_MESSAGE_MAX:
+        waiting = count = len(request.commits)
+        if count > COMMITS_PER_MESSAGE_MAX:
             error = InvalidRequest(f"a message has at most {COMMITS_PER_MESSAGE_MAX} commits")
             response.result.CopyFrom(_failed(pb.CommitOffsetsResponse, error))
             answers.add(response)
@@ -236,15 +286,15 @@ class GroupService:
         def answer(index: int, result: pb.CommitOffsetsResponse | None) -> None:
             nonlocal waiting
             waiting -= 1
-            if result is not None and request.commits:
+            if result is not None:
                 response.problems.add(index=index, result=result)
-            elif result is not None:
-                response.result.CopyFrom(result)
             if not waiting:
+                self.room.free(count)
                 answers.add(response)
 
-        for index, commit in enumerate(commits):
-            self._commit_one(commit, partial(answer, index), is_told=not request.commits)
+        self.room.take(count)
+        for index, commit in enumerate(request.commits):
+            self._commit_one(commit, partial(answer, index), is_told=False)
 
     def _commit_one(
         self,

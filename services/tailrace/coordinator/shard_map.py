@@ -24,15 +24,12 @@ class ShardMap:
         self._on_change = on_change
         self._say = say
         self._owners: dict[int, ShardOwner] = {}
+        # How many shards there are; 0 while no coordinator was given any. Every commit asks.
+        self.count = 0
 
     @property
     def owners(self) -> Mapping[int, ShardOwner]:
         return self._owners
-
-    @property
-    def count(self) -> int:
-        """How many shards there are; 0 while no coordinator was given any."""
-        return max(self._owners, default=-1) + 1
 
     async def run(self) -> None:
         """Keep it up, for ever."""
@@ -47,7 +44,7 @@ class ShardMap:
         self._owners = {}
         for entry in snapshot.entries:
             self._take(entry.key, entry)
-        self._on_change()
+        self._changed()
         watch = self._store.watch(SHARDS, from_revision=snapshot.revision + 1)
         async with aclosing(watch):
             async for batch in watch:
@@ -56,7 +53,11 @@ class ShardMap:
                 for change in batch.changes:
                     self._take(change.key, change.entry)
                 if batch.changes:
-                    self._on_change()
+                    self._changed()
+
+    def _changed(self) -> None:
+        self.count = max(self._owners, default=-1) + 1
+        self._on_change()
 
     def _take(self, key: str, entry: Entry | None) -> None:
         place = place_of(key)

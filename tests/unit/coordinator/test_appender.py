@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from tailrace.coordinator.appender import PACE_MS_MAX, Pace
+from simulation.loop import LoopClock
+from tailrace.coordinator.appender import (
+    PACE_MS_MAX,
+    TOLD_PER_TURN,
+    Pace,
+    _Link,
+    _Request,
+    _Sent,
+)
+from tailrace.coordinator.journal import Journal
+from tailrace.coordinator.records import Encoded
 from tailrace.coordinator.runtime import Runtime
 from tailrace.model import OFFSETS_TOPIC, TopicPartition, shard_of
+from tailrace.transport.wire import to_partition
+from tailrace.v1 import broker_pb2 as pb
 from unit.coordinator.world import World, simulate
 
 
@@ -85,3 +97,39 @@ def test_few_records_leave_at_once_and_many_gather() -> None:
     assert pace.wait_ms(8_000) == PACE_MS_MAX - 10
     pace.sent(1, 60_000)
     assert pace.wait_ms(60_000) <= 1, "what was long ago is forgotten"
+
+
+def test_answers_are_told_some_at_a_time_and_all_of_them_when_the_stream_ends() -> None:
+    """A produce request may have the commits of thousands: the loop has other things to do too."""
+
+    async def main(world: World) -> None:
+        await world.commit("g", 0)
+        told: list[int] = []
+        journals = [Journal(shard, 1, 1, on_ready=lambda _: None) for shard in range(5)]
+        for journal in journals:
+            for _ in range(TOLD_PER_TURN):
+                journal.write([Encoded(b"k", b"v")], lambda _, at: told.append(at), now_ms=1)
+            journal.take()
+        appender = runtime_of(world, "g").appender
+        assert appender is not None
+        link = _Link(appender, "b0:9092", network=world.host, clock=LoopClock(world.loop))
+        request = _Request([_Sent(each, each.attempt) for each in journals], 0)
+        response = pb.ProduceResponse(
+            partitions=[
+                pb.PartitionProduced(
+                    partition=to_partition(each.partition),
+                    batches=[pb.BatchProduced(base_offset=7)],
+                )
+                for each in journals
+            ]
+        )
+        taking = world.loop.create_task(link._take(request, response))
+        for turns in range(1, 4):
+            await asyncio.sleep(0)
+            assert len(told) == turns * TOLD_PER_TURN
+        taking.cancel()
+        await asyncio.wait([taking])
+        assert told == [7 + TOLD_PER_TURN - 1] * (5 * TOLD_PER_TURN)
+        assert all(each.is_idle for each in journals)
+
+    simulate(main)

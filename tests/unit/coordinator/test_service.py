@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.coordinator import service
 from tailrace.coordinator.service import COMMITS_PER_MESSAGE_MAX, _host
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
@@ -286,5 +287,50 @@ def test_commits_of_many_groups_in_one_message_are_answered_together() -> None:
             wanted = "NOT_COORDINATOR" if foreign else "INVALID_GROUP"
             assert code_name(told[len(names) - 1].error) == wanted
         assert [await world.position(name) for name in mine] == [6] * len(mine)
+
+    simulate(main)
+
+
+def test_beyond_a_number_of_commits_nobody_is_read_any_further_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever streams bring, the loop stays free for the lease: its owner once lost all shards."""
+    monkeypatch.setattr(service, "COMMITS_IN_ALL_MAX", 50)
+    streams, commits = 3, 100
+
+    async def main(world: World) -> None:
+        await world.commit("g", 1)
+        coordinator = world.owner("g").coordinator
+        journal = coordinator.runtime.owned[coordinator.runtime.shard_of("g")].journal
+        answers: list[Any] = []
+
+        async def commit_all() -> None:
+            channel = world.host.channel(world.metadata.picture.coordinator_of("g"))
+            stream = channel.open(methods.GROUP_STREAM_COMMITS)
+            for number in range(commits):
+                commit = pb.CommitOffsetsRequest(
+                    group="g",
+                    generation=-1,
+                    offsets=[pb.OffsetToCommit(topic=TOPIC, offset=number)],
+                )
+                await stream.send(pb.StreamCommitsRequest(correlation=number, commit=commit))
+            await stream.finish()
+            while (told := await stream.recv()) is not None:
+                answers.append(told)
+            await channel.close()
+
+        for node in world.cluster.brokers:
+            node.pause()
+        working = [world.process.spawn("commit", commit_all()) for _ in range(streams)]
+        await asyncio.sleep(service.ROOM_WAIT_MS / 2_000)
+        assert 50 <= journal.parked < 50 + streams
+        # It may be but one log that does not go on: others are not kept waiting for ever.
+        await asyncio.sleep(service.ROOM_WAIT_MS / 1_000)
+        assert 50 + streams <= journal.parked < 50 + 2 * streams
+        for node in world.cluster.brokers:
+            node.resume()
+        await asyncio.wait(working)
+        assert [each.result.error for each in answers] == [0] * streams * commits
+        assert await world.position("g") == commits - 1
 
     simulate(main)
