@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
@@ -19,6 +19,7 @@ from tailrace.errors import InvalidConfig
 UNLIMITED: Final = -1
 LOG_DIRS_MAX: Final = 64
 SHOWN_CHARACTERS_MAX: Final = 120
+_NEAREST_SHOWN: Final = 3
 # Settings of a topic that are no log's: its replicas go by them.
 MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.recovery"
@@ -118,13 +119,20 @@ class LogConfig:
         _require_allowed(self, _LOG_SETTINGS)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
+    def from_settings(
+        cls,
+        settings: Mapping[str, str],
+        base: LogConfig | None = None,
+        *,
+        others: Iterable[str] = (),
+    ) -> LogConfig:
         """Return `base` (the defaults) with `settings` applied; InvalidConfig when one is bad.
 
+        The error names what could have been meant, of `others` too, which somebody else reads.
         A topic's name (`retention.ms`) goes before a broker's (`log.retention.ms`), and a finer
         unit before a coarser one (`.ms`, `.minutes`, `.hours`); all of them must be good.
         """
-        return _changed(base or cls(), _read(settings, _LOG_SETTINGS))
+        return _changed(base or cls(), _read(settings, _LOG_SETTINGS, others))
 
     def settings(self) -> dict[str, str]:
         """Return all settings under their topic-level names: `from_settings` gives this back."""
@@ -500,7 +508,9 @@ def _facts(known: tuple[_Setting, ...], defaults: Mapping[str, str]) -> tuple[Se
     )
 
 
-def _read(settings: Mapping[str, str], known: tuple[_Setting, ...]) -> dict[str, object]:
+def _read(
+    settings: Mapping[str, str], known: tuple[_Setting, ...], others: Iterable[str] = ()
+) -> dict[str, object]:
     """Return the values of the fields that `settings` names."""
     names = {
         alias.name: (setting, alias)
@@ -510,7 +520,7 @@ def _read(settings: Mapping[str, str], known: tuple[_Setting, ...]) -> dict[str,
     parsed: dict[str, object] = {}
     for name, text in settings.items():
         if name not in names:
-            raise InvalidConfig(_unknown(name, list(names)))
+            raise InvalidConfig(_unknown(name, [*names, *others]))
         parsed[name] = _parse(*names[name], text)
     values: dict[str, object] = {}
     # `names` lists the names of each setting from the strongest to the weakest.
@@ -561,5 +571,10 @@ def _refusal(name: str, value: object, domain: _Domain) -> str:
 
 def _unknown(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "known are: " + ", ".join(sorted(names)) + "."
-    return f"there is no setting {name!r}; {hint}"
+    if near:
+        return f"there is no setting {name!r}; did you mean {near[0]!r}?"
+    # A list of all would bury the one that was meant.
+    nearest = difflib.get_close_matches(name, names, n=_NEAREST_SHOWN, cutoff=0.0)
+    rest = f", and {len(names) - len(nearest)} more" if len(names) > len(nearest) else ""
+    shown = ", ".join(map(repr, nearest))
+    return f"there is no setting {name!r}; the nearest are {shown}{rest} (docs/operations.md)"

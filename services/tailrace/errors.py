@@ -7,6 +7,8 @@ the cluster is old. Codes are the names in `proto/tailrace/v1/common.proto` and 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import Enum
 from typing import ClassVar, Final
 
@@ -522,6 +524,20 @@ def error_for(code: str, message: str) -> TailraceError:
     return error
 
 
+def no_topic(names: Iterable[str], known: Iterable[str]) -> UnknownTopic:
+    """The error for names that no topic has, with those of topics that are near."""
+    wanted, there = list(names), sorted(known)[:_NEAR_AMONG]
+    near = [close for name in wanted for close in get_close_matches(name, there, _NEAR_NAMES)]
+    meant = f" (near it: {', '.join(dict.fromkeys(near))})" if near else ""
+    return UnknownTopic(f"there is no topic {', '.join(map(repr, wanted))}{meant}")
+
+
+def no_partition(topic: str, count: int, *numbers: int) -> UnknownTopic:
+    """The error for partitions that a topic does not have."""
+    has = f"has partitions 0 to {count - 1}" if count > 1 else "has only partition 0"
+    return UnknownTopic(f"{topic} {has}, not {', '.join(map(str, numbers))}")
+
+
 def _all_kinds(kind: type[TailraceError]) -> list[type[TailraceError]]:
     return [kind, *(each for child in kind.__subclasses__() for each in _all_kinds(child))]
 
@@ -529,6 +545,9 @@ def _all_kinds(kind: type[TailraceError]) -> list[type[TailraceError]]:
 _BY_CODE: dict[str, type[TailraceError]] = {kind.code: kind for kind in _all_kinds(TailraceError)}
 
 
+_NEAR_NAMES: Final = 3
+# To compare a name with very many takes longer than the help is worth.
+_NEAR_AMONG: Final = 2_000
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 

@@ -1,4 +1,4 @@
-"""The process of a service or a command: its event loop, its signals, its log lines, its exit code.
+"""The process of a service or a command: its event loop, its signals, its exit code.
 
 It knows nothing of what the service does: `run` is given a coroutine that is told when to stop. The
 first SIGTERM or SIGINT asks for an orderly end, the second one ends the process at once. A service
@@ -11,18 +11,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import json
-import logging
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, TextIO, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from tailrace.clock import Clock
 from tailrace.errors import TailraceError
 from tailrace.runtime import Tasks
 
@@ -59,51 +55,6 @@ Main: TypeAlias = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 class ServiceFailed(TailraceError):
     """A service cannot go on; its process leaves with EXIT_BROKEN."""
-
-
-class LogLines:
-    """What a service says, a line each, to a stream: for people on a terminal, else JSON."""
-
-    def __init__(self, who: str, stream: TextIO, clock: Clock, *, as_json: bool) -> None:
-        self._who = who
-        self._stream = stream
-        self._clock = clock
-        self._as_json = as_json
-
-    def __call__(self, text: str) -> None:
-        self.write("info", text)
-
-    def write(self, level: str, text: str) -> None:
-        # A log that nobody reads any more is no reason to end.
-        with suppress(OSError, ValueError):
-            self._stream.write(self._line(level, text) + "\n")
-            self._stream.flush()
-
-    def capture(self) -> None:
-        """Let what libraries log from warnings on come out in the same way."""
-        logging.basicConfig(handlers=[_Handler(self)], level=logging.WARNING, force=True)
-
-    def _line(self, level: str, text: str) -> str:
-        now = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
-        if self._as_json:
-            time = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            line = {"time": time, "level": level, "who": self._who, "text": text}
-            return json.dumps(line, ensure_ascii=False)
-        mark = "" if level == "info" else f"{level}: "
-        local = now.astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
-        return f"{local} {self._who}: {mark}{text}"
-
-
-class _Handler(logging.Handler):
-    def __init__(self, lines: LogLines) -> None:
-        super().__init__()
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + logging.Formatter().formatException(record.exc_info)
-        self._lines.write(record.levelname.lower(), text)
 
 
 def run(main: Main, say: Callable[[str], None]) -> None:
@@ -185,6 +136,19 @@ def run_command(
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+def asked_to_stop(stop: asyncio.Event) -> asyncio.Event:
+    """Have signals set an event, for a command that runs until somebody stops it.
+
+    From here on a signal is how it is meant to end, and its exit code is that of its end. A hang-up
+    that was to be ignored (nohup does that) still is.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, *_COMMAND_SIGNALS):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def allow_open_files(wanted: int = OPEN_FILES_WANTED) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import Final
 
@@ -221,9 +222,13 @@ def test_a_typing_mistake_gets_the_nearest_name() -> None:
         FolderConfig.from_settings({"open.file.max": "5"})
 
 
-def test_a_name_like_no_other_gets_the_list_of_names() -> None:
-    with pytest.raises(InvalidConfig, match=r"known are: index\.cache\.bytes, log\.cleaner"):
-        FolderConfig.from_settings({"zzz": "5"})
+def test_a_name_like_no_other_gets_the_nearest_few_not_a_long_list() -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        LogConfig.from_settings({"nosuch": "1"})
+    said = str(raised.value)
+    assert said.startswith("there is no setting 'nosuch'; the nearest are '")
+    assert re.search(r"', and \d+ more \(docs/operations\.md\)$", said)
+    assert len(said) < 150
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace import errors
-from tailrace.errors import BatchFault, CorruptBatch, OffsetOutOfRange, TailraceError
+from tailrace.errors import (
+    BatchFault,
+    CorruptBatch,
+    OffsetOutOfRange,
+    TailraceError,
+    no_partition,
+    no_topic,
+)
 from tailrace.v1 import common_pb2
 
 PREFIX = "ERROR_CODE_"
@@ -48,6 +55,18 @@ def test_a_corrupt_batch_says_what_and_where() -> None:
     error = CorruptBatch(BatchFault.CUT_SHORT, "12 of 88 header bytes")
     assert error.fault is BatchFault.CUT_SHORT
     assert str(error) == "corrupt batch: cut short: 12 of 88 header bytes"
+
+
+def test_what_is_not_there_is_told_with_what_is_near() -> None:
+    known = ["orders", "orders-dlq", "payments"]
+    ordres = str(no_topic(["ordres"], known))
+    assert ordres == "there is no topic 'ordres' (near it: orders, orders-dlq)"
+    assert str(no_topic(["zzz", "payment"], known)) == (
+        "there is no topic 'zzz', 'payment' (near it: payments)"
+    )
+    assert str(no_topic(["zzz"], known)) == "there is no topic 'zzz'"
+    assert str(no_partition("orders", 3, 7, 9)) == "orders has partitions 0 to 2, not 7, 9"
+    assert str(no_partition("orders", 1, 7)) == "orders has only partition 0, not 7"
 
 
 def test_an_offset_out_of_range_names_the_range() -> None:

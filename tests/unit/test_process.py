@@ -1,91 +1,27 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import logging
 import os
-import re
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace.clock import ManualClock
 from tailrace.process import (
     EXIT_BROKEN,
-    LogLines,
     ServiceFailed,
     allow_open_files,
+    asked_to_stop,
     loop_factory,
     open_files,
     run_command,
     until_stopped,
 )
-
-NOON_MS = 1_794_830_400_123
-
-
-@pytest.fixture
-def restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-def _lines(*, as_json: bool) -> tuple[LogLines, io.StringIO]:
-    out = io.StringIO()
-    return LogLines("broker-1", out, ManualClock(wall_ms=NOON_MS), as_json=as_json), out
-
-
-def test_lines_for_programs_are_json() -> None:
-    say, out = _lines(as_json=True)
-    say('a "quoted" line\nof two')
-    assert json.loads(out.getvalue()) == {
-        "time": "2026-11-16T12:00:00.123Z",
-        "level": "info",
-        "who": "broker-1",
-        "text": 'a "quoted" line\nof two',
-    }
-    assert out.getvalue().count("\n") == 1
-
-
-def test_lines_for_people_are_short() -> None:
-    say, out = _lines(as_json=False)
-    say("registered")
-    say.write("warning", "odd")
-    first, second = out.getvalue().splitlines()
-    assert re.fullmatch(r"\d\d:\d\d:\d\d\.123 broker-1: registered", first)
-    assert second.endswith(" broker-1: warning: odd")
-
-
-def test_a_log_that_nobody_reads_is_no_reason_to_end() -> None:
-    say, out = _lines(as_json=True)
-    out.close()
-    say("into the void")
-
-
-@pytest.mark.usefixtures("restored_logging")
-def test_what_libraries_log_comes_out_the_same_way() -> None:
-    say, out = _lines(as_json=True)
-    say.capture()
-    logging.getLogger("some.library").warning("careful with %s", "this")
-    logging.getLogger("some.library").info("never mind")
-    try:
-        int("deep inside")
-    except ValueError:
-        logging.getLogger("some.library").exception("it broke")
-    first, second = map(json.loads, out.getvalue().splitlines())
-    assert (first["level"], first["text"]) == ("warning", "careful with this")
-    assert "ValueError: invalid literal" in second["text"]
 
 
 def test_the_loop_is_uvloop_where_it_is_installed() -> None:
@@ -268,6 +204,37 @@ def test_a_signal_lets_a_command_end_in_order(
     assert ended == ["in order"]
     assert getattr(stopped.value, "code", None) == code
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == handlers
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_runs_until_it_is_stopped_ends_well_when_it_is(number: signal.Signals) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    async def work() -> str:
+        stop = asked_to_stop(asyncio.Event())
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(stop.wait(), 10)
+        return "stopped"
+
+    try:
+        assert run_command(work()) == "stopped"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_hang_up_that_is_ignored_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def work() -> bool:
+        stop = asked_to_stop(asyncio.Event())
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        return stop.is_set()
+
+    try:
+        assert run_command(work()) is False
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_command_gives_what_its_work_gives() -> None:

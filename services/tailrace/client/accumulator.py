@@ -28,8 +28,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from tailrace.client.settings import ProducerSettings
+from tailrace.client.settings import ProducerSettings, record_too_large
 from tailrace.errors import (
+    BatchTooLarge,
     DeliveryTimedOut,
     InvariantViolation,
     OutOfOrderSequence,
@@ -233,7 +234,10 @@ class Accumulator(Generic[W]):
         builder = BatchBuilder(
             self._settings.compression, limit_bytes=self._settings.max_request_size
         )
-        builder.append(value, key, timestamp_ms, headers)
+        try:
+            builder.append(value, key, timestamp_ms, headers)
+        except BatchTooLarge:
+            raise record_too_large(size, self._settings) from None
         batch = self._new_batch(queue, now_ms)
         batch.builder, batch.count = builder, 1
         self._enqueue(batch, size)
@@ -404,14 +408,14 @@ class Accumulator(Generic[W]):
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    def expire(self, now_ms: int) -> list[Ended[W]]:
-        """Give up what is too old, on its way or not."""
+    def expire(self, now_ms: int, why: Callable[[Queue[W]], str] = lambda _: "") -> list[Ended[W]]:
+        """Give up what is too old, on its way or not; `why` is asked if nobody ever refused it."""
         ended: list[Ended[W]] = []
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
             batch = self._deadlines[0][2]
             if batch.state is State.IN_FLIGHT and not batch.queue.is_forgotten:
                 batch.in_doubt = True
-            ended += self.give_up(batch, self._too_late(batch))
+            ended += self.give_up(batch, self._too_late(batch, why(batch.queue)))
         return ended
 
     def end_all(self, error: TailraceError) -> list[Ended[W]]:
@@ -586,13 +590,14 @@ class Accumulator(Generic[W]):
                 ended.append(Ended(batch, self._lost_with_another(batch)))
         return ended
 
-    def _too_late(self, batch: Pending[W]) -> TailraceError:
+    def _too_late(self, batch: Pending[W], silence: str) -> TailraceError:
         last = batch.last_error
         why = f", the last ended with {last.code}: {last}" if last is not None else ""
+        why = why or (f": {silence}" if silence else "")
         return DeliveryTimedOut(
-            f"{batch.partition}: {batch.count} records were not acknowledged within "
+            f"{batch.partition}: {batch.count} record{_s(batch.count)} not acknowledged within "
             f"delivery_timeout_ms={self._settings.delivery_timeout_ms} "
-            f"({batch.attempts} attempts{why})"
+            f"({batch.attempts} attempt{_s(batch.attempts)}{why})"
         )
 
     def _lost_with_another(self, batch: Pending[W]) -> TailraceError:
@@ -611,6 +616,10 @@ class Accumulator(Generic[W]):
             queue.batches.remove(batch)
         if not queue.batches:
             del self._busy[queue.partition]
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def record_size(

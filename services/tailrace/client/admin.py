@@ -49,6 +49,9 @@ from tailrace.transport.wire import (
 )
 from tailrace.v1 import broker_pb2, controller_pb2
 
+# How long a deletion is waited for: a broker that hangs holds it up until its lease ends.
+DELETED_WAIT_MS: Final = 2_000
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -110,7 +113,11 @@ class AdminCore(Operations):
     async def delete_topic(
         self, name: str, *, topic_id: str = "", timeout_ms: int | None = None
     ) -> None:
-        """Delete a topic, with `topic_id` only the one that is meant; its data goes later."""
+        """Delete a topic, with `topic_id` only the one that is meant.
+
+        It waits for a moment until the name is free again; with a broker that hangs its data goes
+        later.
+        """
         call = await self._begin(timeout_ms)
         request = controller_pb2.DeleteTopicRequest(name=name, topic_id=topic_id)
         try:
@@ -123,6 +130,10 @@ class AdminCore(Operations):
             await self._metadata.wait_for(
                 lambda seen: name not in seen.topics or seen.topics[name].deleting,
                 timeout_ms=call.left_ms(),
+            )
+            await self._metadata.wait_for(
+                lambda seen: name not in seen.topics or not seen.topics[name].deleting,
+                timeout_ms=min(DELETED_WAIT_MS, call.left_ms()),
             )
 
     async def list_topics(self, *, timeout_ms: int | None = None) -> list[str]:

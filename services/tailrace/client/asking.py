@@ -91,6 +91,11 @@ class Asking:
         if self._lifetime.end():
             await self._tasks.close()
 
+    def trouble(self) -> str:
+        """Why there is no answer yet, for people; empty while somebody answers."""
+        reached = self._metadata.picture.revision >= 0 or not self._started
+        return "" if reached else self._metadata.problem
+
     async def _begin(self, timeout_ms: int | None) -> Call:
         self._lifetime.check()
         await self.start()

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Unpack
 
 from tailrace.client.admin import AdminCore
+from tailrace.client.arguments import Headers
 from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.delivery import BatchDelivery, Callback, Delivery
 from tailrace.client.metadata import parse_bootstrap
@@ -18,7 +19,6 @@ from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
 from tailrace.metrics.values import ProducerCounts
-from tailrace.record.build import HeaderPair
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -72,7 +72,7 @@ class Producer:
         topic: str,
         value: Any,
         key: Any = None,
-        headers: Sequence[HeaderPair] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         *,
@@ -81,6 +81,7 @@ class Producer:
         """Hand over a record; await what is returned to know its `RecordMetadata`.
 
         Waits only for room in the buffer and for the topic to be known, `max_block_ms` at most.
+        Headers are pairs of name and value, or a mapping. A record that can never be sent raises.
         `callback(metadata, error)` is called when its fate is known; it must not take long.
         """
         # Not a coroutine itself: one around the other would cost as much as a record does.
@@ -121,6 +122,10 @@ class Producer:
         self._is_open = False
         await self._core.close(timeout_ms=timeout_ms)
         await self._network.close()
+
+    def trouble(self) -> str:
+        """Why what was sent is not acknowledged yet, for people; empty: nothing is known."""
+        return self._core.trouble()
 
     def metrics(self) -> dict[str, float]:
         """What was sent so far, how it went, and what is on its way."""

@@ -11,7 +11,8 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from tailrace.client.admin import EARLIEST, LATEST
-from tailrace.client.commits import CommitCallback, Offsets
+from tailrace.client.arguments import check_topics, milliseconds
+from tailrace.client.commits import CommitCallback, OffsetsGiven
 from tailrace.client.consumer import CLOSE_TIMEOUT_MS, ConsumerCore
 from tailrace.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from tailrace.client.group_member import OffsetAndMetadata
@@ -48,11 +49,12 @@ class Consumer:
         interceptors: Sequence[Interceptor] = (),
         **settings: Unpack[ConsumerOptions],
     ) -> None:
+        check_topics(topics)
         self._topics = topics
         self._settings = ConsumerSettings.of(dict(settings))
         self.client_id, self.group_id = self._settings.client_id, self._settings.group_id
         self._network = GrpcNetwork()
-        self._is_open = False
+        self._is_open = self._has_begun = False
         self._core = ConsumerCore(
             parse_bootstrap(bootstrap_servers),
             self._settings,
@@ -71,14 +73,21 @@ class Consumer:
 
     async def start(self) -> None:
         """Begin to read the topics that it was made with; the first `poll` does it if need be."""
-        if self._is_open:
-            return
         self._is_open = True
-        await self._core.start()
-        if self._topics and self._settings.group_id:
-            await self._core.subscribe(self._topics)
-        elif self._topics:
-            await self._core.assign_topics(self._topics)
+        if self._has_begun:
+            return
+        self._has_begun = True
+        try:
+            await self._core.start()
+            if self._topics and self._settings.group_id:
+                await self._core.subscribe(self._topics)
+            elif self._topics:
+                await self._core.assign_topics(self._topics)
+        except BaseException:
+            # The next call tries again: the topic may be made by then, the broker back. Who went on
+            # without would read nothing for ever.
+            self._has_begun = False
+            raise
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -105,7 +114,7 @@ class Consumer:
 
         The listener's coroutines `on_revoked`, `on_assigned` and `on_lost` are called in `poll`.
         """
-        self._is_open = True
+        self._is_open = self._has_begun = True
         await self._core.subscribe(topics, listener)
 
     async def unsubscribe(self) -> None:
@@ -114,7 +123,7 @@ class Consumer:
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whoever else does."""
-        self._is_open = True
+        self._is_open = self._has_begun = True
         await self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
@@ -136,7 +145,7 @@ class Consumer:
         run in here.
         """
         await self.start()
-        return await self._core.poll(timeout_ms=_ms(timeout), max_records=max_records)
+        return await self._core.poll(timeout_ms=milliseconds(timeout), max_records=max_records)
 
     async def batches(
         self, *, timeout: float | None = None, headers: bool = False
@@ -147,7 +156,7 @@ class Consumer:
         """
         await self.start()
         while True:
-            found = await self._core.next_batch(timeout_ms=_ms(timeout), headers=headers)
+            found = await self._core.next_batch(timeout_ms=milliseconds(timeout), headers=headers)
             if found is None:
                 return
             yield found
@@ -198,7 +207,7 @@ class Consumer:
 
     async def position(self, partition: TopicPartition, *, timeout: float | None = None) -> int:
         """The offset of the next record that is handed out; waits until it is known."""
-        return await self._core.position(partition, timeout_ms=_ms(timeout))
+        return await self._core.position(partition, timeout_ms=milliseconds(timeout))
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets lie between the position and the end, where both are known."""
@@ -208,14 +217,14 @@ class Consumer:
         self, times_ms: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time; None where no record is that late."""
-        found = await self._core.offsets_for(times_ms, timeout_ms=_ms(timeout))
+        found = await self._core.offsets_for(times_ms, timeout_ms=milliseconds(timeout))
         return {each: at.offset if at.offset >= 0 else None for each, at in found.items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         found = await self._core.offsets_for(
-            dict.fromkeys(partitions, EARLIEST), timeout_ms=_ms(timeout)
+            dict.fromkeys(partitions, EARLIEST), timeout_ms=milliseconds(timeout)
         )
         return {each: at.offset for each, at in found.items()}
 
@@ -223,18 +232,20 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         found = await self._core.offsets_for(
-            dict.fromkeys(partitions, LATEST), timeout_ms=_ms(timeout)
+            dict.fromkeys(partitions, LATEST), timeout_ms=milliseconds(timeout)
         )
         return {each: at.offset for each, at in found.items()}
 
     # Commits.
 
-    async def commit(self, offsets: Offsets | None = None, *, timeout: float | None = None) -> None:
+    async def commit(
+        self, offsets: OffsetsGiven | None = None, *, timeout: float | None = None
+    ) -> None:
         """Commit these positions, or those of all that was handed out, and wait for it."""
-        await self._core.commit(offsets, timeout_ms=_ms(timeout))
+        await self._core.commit(offsets, timeout_ms=milliseconds(timeout))
 
     def commit_async(
-        self, offsets: Offsets | None = None, *, callback: CommitCallback | None = None
+        self, offsets: OffsetsGiven | None = None, *, callback: CommitCallback | None = None
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is told of the end."""
         self._core.commit_later(offsets, callback)
@@ -243,7 +254,7 @@ class Consumer:
         self, *partitions: TopicPartition, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed positions of these partitions, of those assigned when none is named."""
-        return await self._core.committed(partitions, timeout_ms=_ms(timeout))
+        return await self._core.committed(partitions, timeout_ms=milliseconds(timeout))
 
     def metrics(self) -> dict[str, Any]:
         """What was polled, handed out and committed so far."""
@@ -252,7 +263,3 @@ class Consumer:
     def __del__(self) -> None:
         if getattr(self, "_is_open", False) and not self._core.is_over:
             warnings.warn("a Consumer was not closed", ResourceWarning, source=self, stacklevel=1)
-
-
-def _ms(timeout_s: float | None) -> int | None:
-    return None if timeout_s is None else max(int(timeout_s * 1000), 0)

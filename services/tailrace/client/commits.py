@@ -9,19 +9,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from tailrace.client.group_member import OffsetAndMetadata
-from tailrace.errors import Overloaded, TailraceError
+from tailrace.errors import InvalidRequest, Overloaded, TailraceError
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 
 COMMIT_CALLBACKS_MAX: Final = 10_000
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OffsetsGiven = Mapping[TopicPartition, OffsetAndMetadata | int]
+"""What programs may commit: the next offset to read of each partition, with more or alone."""
 CommitCallback = Callable[[Offsets, TailraceError | None], None]
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What a program wants to have committed; TypeError or InvalidRequest when that cannot be."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"offsets are a mapping {{partition: offset}}, not {type(given).__name__}")
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for partition, each in given.items():
+        position = OffsetAndMetadata(each) if isinstance(each, int) else each
+        if not isinstance(partition, TopicPartition) or not isinstance(position, OffsetAndMetadata):
+            raise TypeError(
+                "offsets are given as {TopicPartition: offset}, or with an OffsetAndMetadata, "
+                f"not {{{partition!r}: {each!r}}}"
+            )
+        if position.offset < 0:
+            raise InvalidRequest(f"{partition}: offset {position.offset} is below 0")
+        found[partition] = position
+    return found
 
 
 class Commits:

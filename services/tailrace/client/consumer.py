@@ -18,7 +18,8 @@ from typing import Any, Final, TypedDict, TypeVar
 import pyarrow as pa
 
 from tailrace.client.admin import AdminCore, FoundOffset, OffsetSpec
-from tailrace.client.commits import CommitCallback, Commits, Offsets
+from tailrace.client.arguments import check_offset, record_limit, topic_names
+from tailrace.client.commits import CommitCallback, Commits, Offsets, OffsetsGiven, offsets_of
 from tailrace.client.consumer_settings import NONE, ConsumerSettings
 from tailrace.client.fetch_plan import EARLIEST, LATEST, Reading
 from tailrace.client.fetcher import Fetcher, FetchSettings
@@ -200,7 +201,7 @@ class ConsumerCore:
         if isinstance(topics, re.Pattern):
             self._pattern, self._subscribed = topics, frozenset()
         else:
-            names = frozenset([topics] if isinstance(topics, str) else topics)
+            names = frozenset(topic_names(topics))
             if not names:
                 raise InvalidRequest("subscribe to at least one topic, or unsubscribe")
             self._pattern, self._subscribed = None, names
@@ -238,12 +239,13 @@ class ConsumerCore:
         )
         self._whole = frozenset(counts)
 
-    async def partitions_of(self, topic: str) -> int:
+    async def partitions_of(self, topic: str, *, timeout_ms: int | None = None) -> int:
         """How many partitions a topic has; UnknownTopic, Unreachable."""
         await self._begin()
+        most = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         found = await self._metadata.topic(
             topic,
-            timeout_ms=self._settings.default_api_timeout_ms,
+            timeout_ms=most,
             unknown_ms=self._settings.unknown_topic_wait_ms,
         )
         return len(found.partitions)
@@ -307,7 +309,7 @@ class ConsumerCore:
 
         Raises WokenUp after `wakeup`, and what a partition cannot go on from by itself.
         """
-        limit = max_records or self.max_poll_records
+        limit = record_limit(max_records, self.max_poll_records)
         found: list[ConsumerRecord] | None = await self._poll(
             lambda: self.taker.rows(limit), timeout_ms
         )
@@ -458,6 +460,7 @@ class ConsumerCore:
         self, partition: TopicPartition, offset: int, *, last_epoch: int = NO_LEADER_EPOCH
     ) -> None:
         """Go on from another offset."""
+        check_offset(offset)
         self._seek([partition], offset, last_epoch)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -475,8 +478,6 @@ class ConsumerCore:
         last_epoch: int = NO_LEADER_EPOCH,
     ) -> None:
         self._lifetime.check()
-        if isinstance(wanted, int) and wanted < 0:
-            raise InvalidRequest(f"offset {wanted} is below 0")
         for reading in self._readings(partitions):
             self.taker.forget(reading.partition)
             self._plan.seek(reading, wanted, last_epoch=last_epoch)
@@ -532,6 +533,10 @@ class ConsumerCore:
             if partition in positions and reading.high_watermark >= 0
         }
 
+    def cluster_trouble(self) -> str:
+        """Why no broker has told anything yet, for people; empty when one has."""
+        return self._metadata.problem if self._metadata.picture.revision < 0 else ""
+
     def trouble(self) -> dict[TopicPartition, str]:
         """Why nothing comes of a partition, for people; those without trouble are left out."""
         return {
@@ -577,7 +582,7 @@ class ConsumerCore:
     # Commits.
 
     async def commit(
-        self, offsets: Offsets | None = None, *, timeout_ms: int | None = None
+        self, offsets: OffsetsGiven | None = None, *, timeout_ms: int | None = None
     ) -> None:
         """Commit these positions, or those of all that was handed out, and wait for it."""
         await self._begin()
@@ -585,7 +590,7 @@ class ConsumerCore:
         await self._commits.now(self._checked(offsets), timeout_ms=timeout_ms)
 
     def commit_later(
-        self, offsets: Offsets | None = None, callback: CommitCallback | None = None
+        self, offsets: OffsetsGiven | None = None, callback: CommitCallback | None = None
     ) -> None:
         """Commit without waiting. Commits go one after the other, the newest position last."""
         self._lifetime.check()
@@ -607,7 +612,7 @@ class ConsumerCore:
             raise InvalidRequest("positions are committed in the name of a group: give group_id")
         return self._member
 
-    def _checked(self, offsets: Offsets | None) -> Offsets:
+    def _checked(self, offsets: OffsetsGiven | None) -> Offsets:
         if offsets is None:
             return self._positions()
         known = self._plan.readings
@@ -615,7 +620,7 @@ class ConsumerCore:
             partition: each
             if each.topic_id or partition not in known
             else each._replace(topic_id=known[partition].topic_id)
-            for partition, each in offsets.items()
+            for partition, each in offsets_of(offsets).items()
         }
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -82,6 +82,10 @@ class ConsumerSettings:
             raise InvalidConfig(
                 "enable_auto_commit and group_instance_id need a group: give group_id"
             )
+        for name in ("group_id", "group_instance_id", "client_id"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidConfig(f"{name}={value!r} must be text")
         assignors_for(self.partition_assignment_strategy)
         self._check_numbers()
         if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:

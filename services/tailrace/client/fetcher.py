@@ -312,16 +312,24 @@ class Fetcher:
                 by_leader.setdefault(leader, []).append(reading)
         for leader, readings in by_leader.items():
             address = self._metadata.picture.brokers[leader]
-            self._tasks.spawn("look offsets up", self._ask(address, readings))
+            # Written down now: when the task runs, the program may have sought somewhere else.
+            versions = [each.version for each in readings]
+            queries = [
+                pb.OffsetQuery(
+                    partition=to_partition(each.partition), position=_POSITIONS[str(each.wanted)]
+                )
+                for each in readings
+            ]
+            asking = self._ask(address, readings, versions, queries)
+            self._tasks.spawn("look offsets up", asking)
 
-    async def _ask(self, address: str, readings: list[Reading]) -> None:
-        versions = [each.version for each in readings]
-        queries = [
-            pb.OffsetQuery(
-                partition=to_partition(each.partition), position=_POSITIONS[str(each.wanted)]
-            )
-            for each in readings
-        ]
+    async def _ask(
+        self,
+        address: str,
+        readings: list[Reading],
+        versions: list[int],
+        queries: list[pb.OffsetQuery],
+    ) -> None:
         channel = self._network.channel(address)
         try:
             response = await channel.call(

@@ -31,7 +31,6 @@ from tailrace.errors import (
     GroupNotFound,
     InvalidRequest,
     TailraceError,
-    UnknownTopic,
     Unreachable,
 )
 from tailrace.model import TopicPartition
@@ -394,7 +393,7 @@ class GroupAdmin:
         wanted = []
         for topic, numbers in topics.items():
             if topic not in known:
-                raise UnknownTopic(f"there is no topic {topic!r}")
+                raise self._metadata.unknown_topic(topic)
             count = len(known[topic].partitions)
             for number in range(count) if numbers is None else numbers:
                 if not 0 <= number < count:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from random import Random
 from typing import Final, TypeAlias
 
-from tailrace.errors import InvalidConfig, TailraceError, UnknownTopic, Unreachable
+from tailrace.errors import InvalidConfig, TailraceError, UnknownTopic, Unreachable, no_topic
 from tailrace.model import TopicPartition, shard_of
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
@@ -26,8 +25,6 @@ FIRST_PICTURE_MS: Final = 3_000
 REFRESH_MIN_MS: Final = 1_000
 # How long a controller may take to make a topic that somebody writes to.
 CREATE_MS: Final = 5_000
-# How many names are told that are like one that is not known.
-NEAR_NAMES: Final = 3
 
 _Pushed: TypeAlias = broker_pb2.WatchMetadataResponse
 
@@ -187,16 +184,12 @@ class MetadataWatcher:
             pass
         if self.picture.revision < 0:
             raise self.nobody_answers(timeout_ms)
-        raise self.unknown_topic(name)
+        raise UnknownTopic(f"{self.unknown_topic(name)}; create it first")
 
     def unknown_topic(self, *names: str) -> UnknownTopic:
         """The error for names that are not among the topics, with those that are near."""
-        known = [each for each, topic in self.picture.topics.items() if not topic.deleting]
-        near = [close for name in names for close in get_close_matches(name, known, NEAR_NAMES)]
-        meant = f" (near it: {', '.join(dict.fromkeys(near))})" if near else ""
-        return UnknownTopic(
-            f"there is no topic {', '.join(map(repr, names))}{meant}; create it first"
-        )
+        there = [each for each, topic in self.picture.topics.items() if not topic.deleting]
+        return no_topic(names, there)
 
     async def _ask_for(self, name: str) -> None:
         """Ask the controller once to make a topic; whether it does shows in the next picture."""
@@ -227,7 +220,7 @@ class MetadataWatcher:
         """The error for "no broker told us anything"."""
         return Unreachable(
             f"no broker of {', '.join(self._bootstrap)} answered within {timeout_ms} ms: "
-            f"{self.problem}"
+            f"{self.problem}; check the address, and that the cluster runs"
         )
 
     def _candidates(self) -> list[str]:

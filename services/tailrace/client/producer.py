@@ -13,8 +13,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from heapq import heappop, heappush
-from itertools import count
 from random import Random
 from typing import Any, Final
 
@@ -27,6 +25,7 @@ from tailrace.client.accumulator import (
     State,
     record_size,
 )
+from tailrace.client.arguments import Headers, check_columns, check_place, header_pairs
 from tailrace.client.delivery import (
     NO_OFFSET,
     BatchDelivery,
@@ -39,24 +38,22 @@ from tailrace.client.identity import Identity, read_state, written_state
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.metadata import MetadataWatcher, TopicPicture
 from tailrace.client.partitioner import Partitioner, by_key
+from tailrace.client.refusals import Refused, Verdict, ahead_of, verdict
 from tailrace.client.sender import Sender, Sent
 from tailrace.client.settings import ProducerSettings
 from tailrace.client.spreading import TopicQueues
 from tailrace.client.tables import Columns, cut, spread
+from tailrace.client.timers import Timers
+from tailrace.client.trouble import Trouble, because
 from tailrace.clock import Clock
 from tailrace.errors import (
-    BatchTooLarge,
     BufferFull,
     ClientClosed,
     InvalidRequest,
-    LogClosed,
     NotLeader,
     OutOfOrderSequence,
-    ProducerFenced,
     RequestTimedOut,
-    StorageError,
     TailraceError,
-    UnknownProducer,
     Unreachable,
 )
 from tailrace.metrics.values import ProducerCounts
@@ -69,13 +66,14 @@ from tailrace.transport.wire import error_of
 from tailrace.v1 import broker_pb2 as pb
 
 CLOSE_TIMEOUT_MS: Final = 30_000
-NO_DUE_MS: Final = 2**62
 TURN_BYTES: Final = 64 << 10
 """So much may be handed over before senders get their turn."""
 GATHER_BYTES: Final = 64 << 10
 """Batches of one partition go together in a request up to so many bytes, and the one after."""
 
 _LOG: Final = logging.getLogger(__name__)
+# Times of records that need no closer look.
+_TIMES: Final = (int, type(None))
 
 
 class ProducerCore:
@@ -104,14 +102,12 @@ class ProducerCore:
         self._lifetime = Lifetime("producer")
         self.counts = ProducerCounts()
         self._senders: dict[int, Sender] = {}
+        self._trouble = Trouble(self._accumulator, self._metadata, self._identity, self._senders)
         self._topics: dict[str, TopicQueues] = {}
         # Queues whose partition has no leader that we could reach.
         self._leaderless: dict[TopicPartition, Queue[BatchOutcome]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
-        self._timers: list[tuple[int, int, Queue[BatchOutcome]]] = []
-        self._timer_numbers = count()
-        self._sleeps_until_ms = NO_DUE_MS
-        self._timer_set = asyncio.Event()
+        self._timers: Timers[Queue[BatchOutcome]] = Timers()
         self._room = asyncio.Event()
         self._epoch_due = asyncio.Event()
         self._epoch_begun = asyncio.Event()
@@ -136,7 +132,7 @@ class ProducerCore:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Sequence[HeaderPair] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         *,
@@ -152,8 +148,11 @@ class ProducerCore:
             self._lifetime.check()
         accumulator = self._accumulator
         size = RECORD_OVERHEAD_BYTES if value is None else RECORD_OVERHEAD_BYTES + len(value)
-        if key is not None or headers:
-            size = record_size(value, key, headers)
+        pairs = header_pairs(headers) if headers else None
+        if key is not None or pairs:
+            size = record_size(value, key, pairs)
+        if partition is not None or type(timestamp_ms) not in _TIMES:
+            check_place(topic, partition, timestamp_ms)
         known = self._topics.get(topic)
         if known is None or accumulator.memory_bytes + size > self._settings.buffer_memory:
             known = await self._ready_for(topic, size)
@@ -162,9 +161,9 @@ class ProducerCore:
             queue = known.sticky or known.choose()
         else:
             queue = known.queue_for(key, partition)
-        batch = accumulator.add(queue, value, key, headers, time_ms, size)
+        batch = accumulator.add(queue, value, key, pairs, time_ms, size)
         if batch is None:
-            batch = self._open(known, queue, value, key, headers, time_ms, size)
+            batch = self._open(known, queue, value, key, pairs, time_ms, size)
         delivery = Delivery(batch.outcome, batch.count - 1, time_ms)
         if callback is not None:
             delivery.call_back(callback)
@@ -190,6 +189,8 @@ class ProducerCore:
         others go together. Waits as `send` does.
         """
         self._lifetime.check()
+        check_place(topic, partition, timestamp_ms)
+        check_columns(columns)
         known = self._topics.get(topic) or await self._ready_for(topic, 0)
         time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
         outcomes: list[BatchOutcome] = []
@@ -208,9 +209,13 @@ class ProducerCore:
                 await asyncio.sleep(0)
         return BatchDelivery(outcomes)
 
-    async def partitions_of(self, topic: str) -> int:
+    async def partitions_of(self, topic: str, *, timeout_ms: int | None = None) -> int:
         """How many partitions a topic has; UnknownTopic, Unreachable."""
-        return len((await self._ready_for(topic, 0)).queues)
+        return len((await self._ready_for(topic, 0, timeout_ms)).queues)
+
+    def trouble(self) -> str:
+        """Why what was handed over is not acknowledged yet, for people; empty: nothing is known."""
+        return self._trouble.now() if self._started else ""
 
     async def flush(self) -> None:
         """Wait until everything handed over so far is acknowledged or has failed."""
@@ -280,13 +285,15 @@ class ProducerCore:
 
     # Filling.
 
-    async def _ready_for(self, topic: str, size: int) -> TopicQueues:
-        """Wait until the topic is known and there is room."""
+    async def _ready_for(self, topic: str, size: int, timeout_ms: int | None = None) -> TopicQueues:
+        """Wait until the topic is known and there is room, `max_block_ms` unless told otherwise."""
+        check_place(topic)
         if not self._started:
             await self.start()
-        limit_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
+        most = self._settings.max_block_ms if timeout_ms is None else timeout_ms
+        limit_ms = self._clock.monotonic_ms() + most
         if topic not in self._topics:
-            most, wait = self._settings.max_block_ms, self._settings.unknown_topic_wait_ms
+            wait = self._settings.unknown_topic_wait_ms
             found = await self._metadata.topic(topic, timeout_ms=most, unknown_ms=wait, create=True)
             self._learn_topic(topic, found)
         try:
@@ -297,7 +304,7 @@ class ProducerCore:
         except TimeoutError:
             raise BufferFull(
                 f"buffer_memory={self._settings.buffer_memory} was full for "
-                f"max_block_ms={self._settings.max_block_ms}"
+                f"max_block_ms={self._settings.max_block_ms}{because(self.trouble())}"
             ) from None
         self._lifetime.check()
         return self._topics.get(topic) or await self._ready_for(topic, size)
@@ -328,8 +335,7 @@ class ProducerCore:
 
     def _opened(self, batch: Pending[BatchOutcome]) -> None:
         self._route(batch.queue)
-        if batch.deadline_ms < self._sleeps_until_ms:
-            self._timer_set.set()
+        self._timers.wake_before(batch.deadline_ms)
 
     # Where queues go.
 
@@ -398,19 +404,10 @@ class ProducerCore:
             self._senders[leader].hurry()
 
     def _learn_topic(self, name: str, picture: TopicPicture) -> None:
-        queues = [
-            self._accumulator.queue(TopicPartition(name, number))
-            for number in range(len(picture.partitions))
-        ]
-        led = [
-            queue
-            for queue, each in zip(queues, picture.partitions, strict=True)
-            if each.leader >= 0
-        ]
         known = self._topics.get(name)
         if known is None:
             known = self._topics[name] = TopicQueues(name, self._partition, self._rng)
-        known.queues, known.led = queues, led
+        known.learn(picture, self._accumulator.queue)
 
     # What senders ask (SenderPort).
 
@@ -463,14 +460,14 @@ class ProducerCore:
             if batch.state is State.OPEN and gathers_until_ms > now_ms:
                 if sender.timer_ms != gathers_until_ms:
                     sender.timer_ms = gathers_until_ms
-                    self._set_timer(gathers_until_ms, queue)
+                    self._timers.set(gathers_until_ms, queue)
                 return None
         batch = accumulator.take(queue, now_ms, leader_epoch=epoch)
         if batch is None:
             sender.ready.pop(queue.partition, None)
             due_ms = accumulator.due_ms(queue)
             if due_ms is not None:
-                self._set_timer(due_ms, queue)
+                self._timers.set(due_ms, queue)
         return batch
 
     def answered(self, sent: Sent, part: pb.PartitionProduced, at: int) -> None:
@@ -550,9 +547,7 @@ class ProducerCore:
         is_appended: bool,
         due_sequence: int,
     ) -> None:
-        batch, accumulator = sent.batch, self._accumulator
-        now_ms = self._clock.monotonic_ms()
-        pause_ms = max(self.pause_ms(batch.attempts), part.retry_after_ms)
+        batch, pause_ms = sent.batch, max(self.pause_ms(sent.batch.attempts), part.retry_after_ms)
         if isinstance(error, NotLeader) and self._metadata.hint(
             batch.partition, part.leader, part.leader_epoch
         ):
@@ -560,26 +555,43 @@ class ProducerCore:
             if not self._is_current(sent):
                 return
             pause_ms = 0
-        if isinstance(error, ProducerFenced):
-            self._become_fatal(error)
-        elif is_appended or isinstance(error, _DOUBTFUL):
-            self.unanswered(sent, error, pause_ms=pause_ms)
-        elif self._settings.expect_new and self._is_wrong(batch, error):
-            self._is_taken(batch, due_sequence)
-        elif isinstance(error, UnknownProducer) and accumulator.is_first(batch):
-            self._fail(accumulator.forgotten(batch, error))
-        elif self._was_there(batch, error, due_sequence):
-            records = min((due_sequence - batch.sequence) % SEQUENCE_MODULUS, batch.count)
-            first = batch.first
-            has_rest = accumulator.skip(batch, records)
-            batch.outcome.stored(first, records, base_offset=NO_OFFSET, is_part=not has_rest)
-        elif error.retriable or self._comes_right(batch, error):
-            self._fail(accumulator.refused(batch, error, now_ms=now_ms, pause_ms=pause_ms))
-            self._give_up_if_tired(batch)
-        elif isinstance(error, BatchTooLarge):
-            self._fail(accumulator.split(batch, error))
-        else:
-            self._fail(accumulator.give_up(batch, error))
+        refused = Refused(
+            self._accumulator.is_first(batch),
+            is_appended,
+            ahead_of(batch.sequence, due_sequence),
+            expect_new=self._settings.expect_new,
+            resumed=self._resumed,
+        )
+        match verdict(error, refused):
+            case Verdict.FENCED:
+                self._become_fatal(error)
+            case Verdict.IN_DOUBT:
+                self.unanswered(sent, error, pause_ms=pause_ms)
+            case Verdict.TAKEN:
+                self._is_taken(batch, due_sequence)
+            case Verdict.IN_LOG:
+                first, records = batch.first, min(refused.ahead, batch.count)
+                has_rest = self._accumulator.skip(batch, records)
+                batch.outcome.stored(first, records, base_offset=NO_OFFSET, is_part=not has_rest)
+            case Verdict.AGAIN:
+                self._fail(
+                    self._accumulator.refused(
+                        batch, error, now_ms=self._clock.monotonic_ms(), pause_ms=pause_ms
+                    )
+                )
+                self._give_up_if_tired(batch)
+            case other:
+                self._fail(self._ended_by(other, batch, error))
+
+    def _ended_by(
+        self, found: Verdict, batch: Pending[BatchOutcome], error: TailraceError
+    ) -> list[Ended[BatchOutcome]]:
+        """As it is the batch goes nowhere: what that ends."""
+        if found is Verdict.FORGOTTEN:
+            return self._accumulator.forgotten(batch, error)
+        if found is Verdict.TOO_LARGE:
+            return self._accumulator.split(batch, error)
+        return self._accumulator.give_up(batch, error)
 
     def _is_taken(self, batch: Pending[BatchOutcome], due_sequence: int) -> None:
         """With `expect_new`: the program has to look at what the log holds, and start again."""
@@ -589,22 +601,6 @@ class ProducerCore:
         )
         error.due_sequence, error.partition = due_sequence, batch.partition
         self._become_fatal(error)
-
-    def _comes_right(self, batch: Pending[BatchOutcome], error: TailraceError) -> bool:
-        """A batch that overtook an earlier one is in order again once that one is in the log."""
-        return isinstance(error, _OTHER_NUMBERS) and not self._accumulator.is_first(batch)
-
-    def _is_wrong(self, batch: Pending[BatchOutcome], error: TailraceError) -> bool:
-        return isinstance(error, _OTHER_NUMBERS) and self._accumulator.is_first(batch)
-
-    def _was_there(
-        self, batch: Pending[BatchOutcome], error: TailraceError, due_sequence: int
-    ) -> bool:
-        """Whether a resumed producer sent records that the log has, cut into other batches."""
-        if not (self._resumed and isinstance(error, OutOfOrderSequence) and due_sequence >= 0):
-            return False
-        ahead = (due_sequence - batch.sequence) % SEQUENCE_MODULUS
-        return self._accumulator.is_first(batch) and 0 < ahead <= SEQUENCE_MODULUS // 2
 
     def _give_up_if_tired(self, batch: Pending[BatchOutcome]) -> None:
         """`retries` counts attempts after the first one."""
@@ -643,32 +639,18 @@ class ProducerCore:
 
     # Time and identity.
 
-    def _set_timer(self, due_ms: int, queue: Queue[BatchOutcome]) -> None:
-        heappush(self._timers, (due_ms, next(self._timer_numbers), queue))
-        if due_ms < self._sleeps_until_ms:
-            self._timer_set.set()
-
     async def _keep_time(self) -> None:
         """Retries, linger and deadlines become due."""
         while True:
             now_ms = self._clock.monotonic_ms()
-            expired = self._accumulator.expire(now_ms)
+            expired = self._accumulator.expire(now_ms, self._trouble.silence)
             if expired:
                 self._fail(expired)
                 for each in expired:
                     self._progress(each.batch.queue)
-            while self._timers and self._timers[0][0] <= now_ms:
-                self._route(heappop(self._timers)[2])
-            due_ms = self._accumulator.next_deadline_ms()
-            due_ms = NO_DUE_MS if due_ms is None else due_ms
-            if self._timers:
-                due_ms = min(due_ms, self._timers[0][0])
-            self._sleeps_until_ms = due_ms
-            self._timer_set.clear()
-            wait_s = None if due_ms == NO_DUE_MS else (due_ms - now_ms) / 1000
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._timer_set.wait()
+            while (queue := self._timers.pop(now_ms)) is not None:
+                self._route(queue)
+            await self._timers.sleep(now_ms, self._accumulator.next_deadline_ms())
 
     async def _keep_identity(self) -> None:
         """Get an id, and a new epoch whenever numbers were lost."""
@@ -692,9 +674,3 @@ class ProducerCore:
     def _task_failed(self, name: str, error: BaseException) -> None:
         failure = error if isinstance(error, TailraceError) else ClientClosed(f"{name}: {error!r}")
         self._become_fatal(failure)
-
-
-# After these nobody knows whether the batch was appended, and another leader may take over.
-_DOUBTFUL: Final = (RequestTimedOut, StorageError, LogClosed)
-# The log expects other numbers than those that it got.
-_OTHER_NUMBERS: Final = (OutOfOrderSequence, UnknownProducer)

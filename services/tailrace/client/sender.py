@@ -131,6 +131,15 @@ class Sender:
         """Requests that were sent and not answered."""
         return len(self._requests)
 
+    def silence(self) -> str:
+        """That a request is unanswered for long, for people; empty when there is none."""
+        oldest = next(iter(self._requests.values()), None)
+        age_ms = 0 if oldest is None else self._clock.monotonic_ms() - oldest.sent_ms
+        if age_ms < SUSPECT_MS:
+            return ""
+        where = f"broker {self.broker} at {self.address}"
+        return f"{where} has left a request unanswered for {age_ms / 1000:.0f} s"
+
     def move_to(self, address: str) -> None:
         """The broker is somewhere else now."""
         if address != self.address:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final, TypedDict
 
-from tailrace.errors import InvalidConfig
+from tailrace.errors import BatchTooLarge, InvalidConfig
 from tailrace.record.codec import Compression
 
 IN_FLIGHT_MAX: Final = 5
@@ -156,3 +156,15 @@ class ProducerSettings:
     @property
     def compression(self) -> Compression:
         return _COMPRESSIONS[self.compression_type or "none"]
+
+
+def record_too_large(size: int, settings: ProducerSettings) -> BatchTooLarge:
+    """The error for a record that is larger than any request may be, with what can be done."""
+    limit = settings.max_request_size
+    way = f"raise max_request_size (up to {REQUEST_BYTES_MAX})"
+    if limit >= REQUEST_BYTES_MAX:
+        way = "no request may be larger: cut it, or keep it elsewhere and send where it is"
+    return BatchTooLarge(
+        f"a record of {size} bytes is larger than max_request_size={limit}: {way}; "
+        "max.message.bytes of its topic has to allow it too"
+    )

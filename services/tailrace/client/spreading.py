@@ -5,12 +5,15 @@ Pure but for the random choice, whose source is given.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from tailrace.client.accumulator import Queue
 from tailrace.client.delivery import BatchOutcome
+from tailrace.client.metadata import TopicPicture
 from tailrace.client.partitioner import Partitioner, by_key, by_murmur2, sticky
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, no_partition
+from tailrace.model import TopicPartition
 
 
 class TopicQueues:
@@ -29,6 +32,15 @@ class TopicQueues:
         self.queues: list[Queue[BatchOutcome]] = []
         self.led: list[Queue[BatchOutcome]] = []
 
+    def learn(
+        self, picture: TopicPicture, queue_of: Callable[[TopicPartition], Queue[BatchOutcome]]
+    ) -> None:
+        """The topic has these partitions now, and these of them have leaders."""
+        partitions = range(len(picture.partitions))
+        self.queues = [queue_of(TopicPartition(self._name, number)) for number in partitions]
+        led = zip(self.queues, picture.partitions, strict=True)
+        self.led = [queue for queue, each in led if each.leader >= 0]
+
     def queue_for(self, key: bytes | None, partition: int | None) -> Queue[BatchOutcome]:
         if partition is None:
             if key is not None or not self.is_sticky:
@@ -36,9 +48,7 @@ class TopicQueues:
             if partition is None:
                 return self.sticky or self.choose()
         if not 0 <= partition < len(self.queues):
-            raise InvalidRequest(
-                f"{self._name} has partitions 0 to {len(self.queues) - 1}, not {partition}"
-            )
+            raise InvalidRequest(str(no_partition(self._name, len(self.queues), partition)))
         return self.queues[partition]
 
     def choose(self) -> Queue[BatchOutcome]:

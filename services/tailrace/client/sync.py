@@ -20,6 +20,7 @@ from weakref import WeakSet
 from tailrace.client import asynchronous
 from tailrace.client.accumulator import record_size
 from tailrace.client.admin import LATEST, FoundOffset, OffsetSpec
+from tailrace.client.arguments import Headers, check_columns, check_place, header_pairs
 from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.background import Background, background
 from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
@@ -38,12 +39,12 @@ from tailrace.client.producer import CLOSE_TIMEOUT_MS
 from tailrace.client.serializers import Serializer, serializer_for
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
+from tailrace.client.trouble import because
 from tailrace.clock import SystemClock
 from tailrace.errors import BufferFull, ClientClosed, RequestTimedOut, TailraceError
 from tailrace.meta.keys import LeaderChange
 from tailrace.metrics.values import ProducerCounts
 from tailrace.model import TopicPartition
-from tailrace.record.build import HeaderPair
 
 INBOX_BYTES_MAX: Final = 4 << 20
 EXIT_TIMEOUT_MS: Final = 5_000
@@ -54,10 +55,12 @@ THREAD_TIMEOUT_S: Final = 5.0
 class DeliveryFuture:
     """The future of one record, as `concurrent.futures` has them; it cannot be cancelled."""
 
-    __slots__ = ("_background", "_delivery", "_error", "_known")
+    __slots__ = ("_background", "_delivery", "_error", "_known", "_why")
 
-    def __init__(self, background_: Background) -> None:
+    def __init__(self, background_: Background, why: Callable[[], str] = str) -> None:
         self._background = background_
+        # Asked for the reason when somebody has waited in vain.
+        self._why = why
         self._delivery: Delivery | None = None
         self._error: BaseException | None = None
         # Those who asked before the record was in the producer's buffer; only the loop calls them.
@@ -130,7 +133,8 @@ class DeliveryFuture:
         try:
             ended.result(timeout)
         except FutureTimeout:
-            raise TimeoutError(f"not acknowledged within {timeout} s") from None
+            why = because(self._why())
+            raise TimeoutError(f"not acknowledged within {timeout} s{why}") from None
 
 
 class _Item(NamedTuple):
@@ -164,6 +168,8 @@ class Producer:
         self._producer = asynchronous.Producer(
             bootstrap_servers, partitioner=partitioner, **settings
         )
+        self._trouble = self._producer.trouble
+        self._checked: object = self
         self.client_id = self._settings.client_id
         self._clock = SystemClock()
         self._lifetime = Lifetime("producer")
@@ -187,7 +193,7 @@ class Producer:
         topic: str,
         value: Any,
         key: Any = None,
-        headers: Sequence[HeaderPair] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         *,
@@ -195,17 +201,23 @@ class Producer:
     ) -> DeliveryFuture:
         """Hand over a record; `.result()` of what is returned is its `RecordMetadata`.
 
-        Waits only while the buffer is full, `max_block_ms` at most (BufferFull). What else is
-        wrong with a record, or its topic, is told by the future. `callback(metadata, error)` is
-        called in the producer's thread, also when the record could not be handed over.
+        Waits only while the buffer is full, `max_block_ms` at most (BufferFull). Arguments that
+        make no sense raise here; what else is wrong with a record, or its topic, is told by the
+        future. `callback(metadata, error)` is called in the producer's thread, also when the record
+        could not be handed over.
         """
         if self._lifetime.is_over:
             self._lifetime.check()
+        # For every record: a topic that was good once is good again.
+        if topic is not self._checked or partition is not None or timestamp_ms is not None:
+            check_place(topic, partition, timestamp_ms)
+            self._checked = topic
         value, key = self._value(value), self._key(key)
+        pairs = header_pairs(headers) if headers else None
         time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        future = DeliveryFuture(self._background)
-        item = _Item(future, (topic, value, key, headers, partition, time_ms), callback)
-        self._put(item, record_size(value, key, headers))
+        future = DeliveryFuture(self._background, self._trouble)
+        item = _Item(future, (topic, value, key, pairs, partition, time_ms), callback)
+        self._put(item, record_size(value, key, pairs))
         return future
 
     def send_batch(
@@ -222,6 +234,8 @@ class Producer:
         `BatchMetadata`. What was sent before comes before it.
         """
         self._lifetime.check()
+        check_place(topic, partition, timestamp_ms)
+        check_columns(columns)
         self._hand_over(self._settings.max_block_ms / 1000)
         delivery = self._background.wait(
             self._producer.send_batch(
@@ -238,7 +252,10 @@ class Producer:
         """Wait until everything sent so far is acknowledged or has failed; RequestTimedOut."""
         self._lifetime.check()
         self._hand_over(timeout)
-        self._background.wait(self._producer.flush(), timeout)
+        try:
+            self._background.wait(self._producer.flush(), timeout)
+        except RequestTimedOut as error:
+            raise RequestTimedOut(f"{error}{because(self._trouble())}") from None
 
     def close(self, timeout: float = CLOSE_TIMEOUT_MS / 1000) -> None:
         """Send what is left, within so many seconds, and end."""
@@ -258,6 +275,10 @@ class Producer:
         self._background.wait(
             self._producer.close(timeout_ms=int(timeout * 1000)), timeout + THREAD_TIMEOUT_S
         )
+
+    def trouble(self) -> str:
+        """Why what was sent is not acknowledged yet, for people; empty: nothing is known."""
+        return self._trouble()
 
     def metrics(self) -> dict[str, float]:
         """What was sent so far, how it went, and what is on its way."""
@@ -308,7 +329,7 @@ class Producer:
         if not has_room:
             raise BufferFull(
                 f"buffer_memory={self._settings.buffer_memory} was full for "
-                f"max_block_ms={self._settings.max_block_ms}"
+                f"max_block_ms={self._settings.max_block_ms}{because(self._trouble())}"
             )
 
     def _hand_over(self, timeout_s: float | None) -> None:
@@ -319,7 +340,10 @@ class Producer:
         try:
             mark.result(timeout_s)
         except FutureTimeout:
-            raise RequestTimedOut(f"records could not be handed over in {timeout_s} s") from None
+            why = because(self._trouble())
+            raise RequestTimedOut(
+                f"records could not be handed over in {timeout_s} s{why}"
+            ) from None
 
     def _start_pump(self) -> None:
         self._background.loop.create_task(self._pump(), name="hand records over")

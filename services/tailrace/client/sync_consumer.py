@@ -21,8 +21,9 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from tailrace.client import asynchronous_consumer
+from tailrace.client.arguments import milliseconds, record_limit
 from tailrace.client.background import background
-from tailrace.client.commits import CommitCallback, Offsets
+from tailrace.client.commits import CommitCallback, OffsetsGiven
 from tailrace.client.consumer import CLOSE_TIMEOUT_MS
 from tailrace.client.consumer_settings import ConsumerOptions
 from tailrace.client.group_member import OffsetAndMetadata
@@ -156,7 +157,7 @@ class Consumer:
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequest("two threads use one consumer at the same time")
         try:
-            limit = max_records or self._core.max_poll_records
+            limit = record_limit(max_records, self._core.max_poll_records)
             taker = self._core.taker
             found = self._take_here(lambda: taker.rows(limit, alone=True))
             return self._poll(timeout, max_records) if found is None else found
@@ -192,7 +193,7 @@ class Consumer:
 
         Ends when none came for `timeout` seconds; without one, never.
         """
-        timeout_ms = None if timeout is None else int(timeout * 1000)
+        timeout_ms = milliseconds(timeout)
         self._wait(self._consumer.start())
         taker = self._core.taker
         while not self._lifetime.is_over:
@@ -274,12 +275,12 @@ class Consumer:
 
     # Commits.
 
-    def commit(self, offsets: Offsets | None = None, *, timeout: float | None = None) -> None:
+    def commit(self, offsets: OffsetsGiven | None = None, *, timeout: float | None = None) -> None:
         """Commit these positions, or those of all that was handed out, and wait for it."""
         self._wait(self._consumer.commit(offsets, timeout=timeout))
 
     def commit_async(
-        self, offsets: Offsets | None = None, *, callback: CommitCallback | None = None
+        self, offsets: OffsetsGiven | None = None, *, callback: CommitCallback | None = None
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called in the client's thread."""
 

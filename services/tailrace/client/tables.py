@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.client.partitioner import Partitioner
-from tailrace.client.settings import ProducerSettings
-from tailrace.errors import BatchTooLarge
+from tailrace.client.settings import ProducerSettings, record_too_large
 from tailrace.record.build import batch_from_columns
 from tailrace.record.columns import Column, binary_column
 
@@ -99,9 +98,7 @@ def _fitting(piece: Piece, settings: ProducerSettings) -> list[Piece]:
     if size + 1_024 <= settings.max_request_size:
         return [piece]
     if piece.rows == 1:
-        raise BatchTooLarge(
-            f"a record of {size} bytes, max_request_size={settings.max_request_size}"
-        )
+        raise record_too_large(size, settings)
     half = piece.rows // 2
     return [
         *_fitting(piece.slice(0, half), settings),

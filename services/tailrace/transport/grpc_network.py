@@ -37,6 +37,7 @@ from tailrace.transport.addresses import (
     split_address,
 )
 from tailrace.transport.limits import Connections, ServerLimits
+from tailrace.transport.reasons import plain_reason
 from tailrace.transport.rpc import (
     CALLER,
     KEEPALIVE_MS,
@@ -362,6 +363,8 @@ class _ClientStream(Generic[Q, R]):
         if not self._call.done():
             raise InvalidRequest("this end has finished already")
         code, details = await self._call.code(), await self._call.details()
+        if code is grpc.StatusCode.UNAVAILABLE:
+            raise Unreachable(f"{self._address}: {plain_reason(details or '')}")
         raise Unreachable(f"{self._address}: the stream has ended: {code.name} {details}")
 
 
@@ -505,12 +508,14 @@ def _told(address: str, error: grpc.aio.AioRpcError) -> TailraceError:
     code, details = error.code(), error.details() or ""
     text = f"{address}: {code.name}: {details}"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOut(text)
+        return RequestTimedOut(f"{address}: it did not answer in time")
     if code in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}:
         # No such method, or a message above the limit: it would fail again.
         return InvalidRequest(text)
     if details.startswith(TooManyConnections.code):
-        return TooManyConnections(text)
+        return TooManyConnections(f"{address}: {details}")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Unreachable(f"{address}: {plain_reason(details)}")
     return Unreachable(text)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.admin import DELETED_WAIT_MS
 from tailrace.errors import (
     ClientClosed,
     InvalidRequest,
@@ -17,6 +18,7 @@ from tailrace.errors import (
     UnknownTopic,
     Unreachable,
 )
+from tailrace.v1 import common_pb2
 
 
 def test_topics_are_made_listed_described_and_deleted(simulate: Any) -> None:
@@ -37,6 +39,40 @@ def test_topics_are_made_listed_described_and_deleted(simulate: Any) -> None:
         await admin.close()
         with pytest.raises(ClientClosed):
             await admin.list_topics()
+
+    simulate(main)
+
+
+def test_a_deletion_is_waited_for_until_the_name_is_free_but_not_for_long(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        cluster, admin = world.cluster, world.admin()
+        await admin.create_topic("t")
+        # The cluster marks the topic, and does not get on with it.
+        delete, described = cluster.delete, cluster.topic_metadata
+        marked: set[str] = set()
+
+        def told(topic: str) -> common_pb2.TopicMetadata:
+            found: common_pb2.TopicMetadata = described(topic)
+            found.deleting = topic in marked
+            return found
+
+        def mark(topic: str) -> None:
+            marked.add(topic)
+            cluster.tell()
+
+        cluster.delete, cluster.topic_metadata = mark, told
+        deleting = asyncio.ensure_future(admin.delete_topic("t"))
+        await asyncio.sleep(0.5)
+        assert not deleting.done()
+        assert await admin.list_topics() == []
+        marked.clear()
+        delete("t")
+        await deleting
+        await admin.create_topic("t")
+        began_ms = world.loop.now_ms
+        await admin.delete_topic("t")
+        assert DELETED_WAIT_MS <= world.loop.now_ms - began_ms < DELETED_WAIT_MS + 500
+        await admin.close()
 
     simulate(main)
 
@@ -77,6 +113,22 @@ def test_errors_that_stay_are_told_at_once(simulate: Any) -> None:
             await admin.delete_topic("t")
         world.cluster.controller.errors = [RequestTimedOut("?"), UnknownTopic("gone")]
         await admin.delete_topic("t")
+        await admin.close()
+
+    simulate(main)
+
+
+def test_why_there_is_no_answer_is_known_meanwhile(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        for name in ("b0", "b1", "b2"):
+            world.processes[name].kill()
+        admin = world.admin(request_timeout_ms=10_000)
+        assert admin.trouble() == "", "nobody was asked"
+        asking = asyncio.ensure_future(admin.list_topics())
+        await asyncio.sleep(5)
+        assert admin.trouble() != ""
+        with pytest.raises(Unreachable, match="check the address, and that the cluster runs"):
+            await asking
         await admin.close()
 
     simulate(main)

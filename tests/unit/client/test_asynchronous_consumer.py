@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest_asyncio
 
 from simulation.model_cluster import ModelCluster
 from tailrace.aio import Consumer, OffsetAndMetadata, Producer, TopicPartition
-from tailrace.errors import InvalidConfig, TailraceError
+from tailrace.errors import ClientClosed, InvalidConfig, TailraceError, UnknownTopic
 from tailrace.transport.grpc_network import GrpcNetwork
 
 T0 = TopicPartition("t", 0)
@@ -115,6 +116,31 @@ async def test_wrong_settings_are_told_at_once(cluster: ModelCluster) -> None:
         Consumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_rest="earliest")  # type: ignore[call-arg]
     with pytest.raises(InvalidConfig, match="deserializer"):
         Consumer("t", bootstrap_servers=cluster.bootstrap, value_deserializer="xml")
+    with pytest.raises(TypeError, match="not list; several are given one by one"):
+        Consumer(["t"], bootstrap_servers=cluster.bootstrap)  # type: ignore[arg-type]
+
+
+async def test_one_that_could_not_begin_begins_with_a_later_poll(cluster: ModelCluster) -> None:
+    """It went on without its topics, and gave nothing for ever."""
+    consumer = Consumer(
+        "late",
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        unknown_topic_wait_ms=50,
+    )
+    with pytest.raises(UnknownTopic, match="late"):
+        await consumer.poll(5)
+    polling = asyncio.create_task(consumer.poll(5))
+    await asyncio.sleep(0)
+    polling.cancel()
+    await asyncio.wait([polling])
+    cluster.create("late", 1)
+    async with Producer(cluster.bootstrap) as producer:
+        await (await producer.send("late", b"x"))
+    assert [each.value for each in await consumer.poll(5)] == [b"x"]
+    await consumer.close()
+    with pytest.raises(ClientClosed):
+        await consumer.poll(0)
 
 
 async def test_one_that_is_forgotten_is_told_of(cluster: ModelCluster) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.commits import Commits, Offsets
+from tailrace.client.commits import Commits, Offsets, offsets_of
 from tailrace.client.group_member import OffsetAndMetadata
-from tailrace.errors import CommitFailed, TailraceError
+from tailrace.errors import CommitFailed, InvalidRequest, TailraceError
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 
@@ -81,3 +81,18 @@ async def test_what_was_lost_is_not_committed_any_more() -> None:
     coordinator.commits.drop([A])
     await coordinator.commits.drain()
     assert coordinator.taken == [1]
+
+
+def test_offsets_may_be_bare_numbers_and_nothing_else() -> None:
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    with_more = OffsetAndMetadata(4, metadata="half a line")
+    assert offsets_of({first: 3, second: with_more}) == {
+        first: OffsetAndMetadata(3),
+        second: with_more,
+    }
+    wrong: Any
+    for wrong in ({first: "3"}, {("t", 0): 3}, [first], {first: None}):
+        with pytest.raises(TypeError, match="offsets are"):
+            offsets_of(wrong)
+    with pytest.raises(InvalidRequest, match="t-0: offset -3 is below 0"):
+        offsets_of({first: -3})

@@ -29,6 +29,8 @@ def test_defaults() -> None:
         ({"partition_assignment_strategy": "best"}, "cooperative-sticky"),
         ({"max.poll.records": 5}, "max_poll_records"),
         ({"nonsense": 5}, "no setting nonsense"),
+        ({"group_id": 5}, "group_id=5 must be text"),
+        ({"client_id": None, "group_id": b"g"}, "group_id=b'g' must be text"),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], told: str) -> None:

@@ -282,3 +282,24 @@ def test_a_stream_that_is_not_wanted_while_it_ends_is_opened_again_later(simulat
                 assert await harness.next() == (0, 2)
 
     simulate(main)
+
+
+def test_a_seek_before_the_question_is_on_its_way_is_no_failure(simulate: Any) -> None:
+    """The consumer ended with KeyError('0') when a listener sought where it had just been given."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        fill(world, "t", 0, 3)
+        async with Harness(world) as harness:
+            await harness.metadata.topic("t", timeout_ms=5_000)
+            reading = harness.plan.add(TopicPartition("t", 0))
+            harness.plan.seek(reading, LATEST)
+            harness.plan.route(harness.fetcher._view, now_ms=world.clock.monotonic_ms())
+            harness.fetcher._look_up()
+            assert reading.is_looking
+            # The task that asks has not begun yet.
+            harness.plan.seek(reading, 1)
+            harness.fetcher.poke()
+            assert await harness.next() == (0, 1)
+
+    simulate(main)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.client import refusals
 from tailrace.client.accumulator import Accumulator, State
-from tailrace.client.producer import ProducerCore
+from tailrace.errors import OutOfOrderSequence, TailraceError, UnknownProducer
 
 SEEDS = range(40)
 
@@ -80,7 +81,14 @@ def _let_new_batches_overtake(patch: pytest.MonkeyPatch) -> None:
 
 def _fail_what_overtook(patch: pytest.MonkeyPatch) -> None:
     """OUT_OF_ORDER_SEQUENCE is final also for a batch behind one that is being retried."""
-    patch.setattr(ProducerCore, "_comes_right", lambda self, batch, error: False)
+    decide = refusals.verdict
+
+    def impatient(error: TailraceError, refused: refusals.Refused) -> refusals.Verdict:
+        found = decide(error, refused)
+        is_late = isinstance(error, OutOfOrderSequence | UnknownProducer) and not refused.is_first
+        return refusals.Verdict.FAILED if is_late and found is refusals.Verdict.AGAIN else found
+
+    patch.setattr("tailrace.client.producer.verdict", impatient)
 
 
 def _use_numbers_again(patch: pytest.MonkeyPatch) -> None:

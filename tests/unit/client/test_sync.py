@@ -21,6 +21,7 @@ from tailrace.errors import (
     ClientClosed,
     InvalidConfig,
     InvalidRequest,
+    InvalidTopic,
     RequestTimedOut,
     UnknownTopic,
     Unreachable,
@@ -138,6 +139,39 @@ def test_what_is_wrong_with_a_record_is_told_by_its_future(running: Running) -> 
             producer.send("t", b"x", partition=3).result(10)
         assert producer.send("t", b"x").result(10).topic == "t"
     assert [(metadata, type(error)) for metadata, error in told] == [(None, UnknownTopic)]
+
+
+def test_arguments_that_make_no_sense_are_refused_by_the_call_itself(running: Running) -> None:
+    with Producer(running.bootstrap) as producer:
+        send: Any = producer.send
+        for given, kind in (
+            ((None, b"x"), TypeError),
+            (("a b", b"x"), InvalidTopic),
+            (("t", "text"), TypeError),
+            (("t", b"x", None, ["ab"]), TypeError),
+            (("t", b"x", None, None, -1), InvalidRequest),
+            (("t", b"x", None, None, None, 1.5), TypeError),
+        ):
+            with pytest.raises(kind):
+                send(*given)
+        batch: Any = producer.send_batch
+        for topic, columns in (("t", [b"x"]), (None, {"value": [b"x"]})):
+            with pytest.raises(TypeError):
+                batch(topic, columns)
+        assert producer.send("t", b"x", headers={"a": b"1"}).result(10).topic == "t"
+
+
+def test_who_waits_in_vain_is_told_what_for(running: Running) -> None:
+    with Producer(running.bootstrap) as producer:
+        assert producer.send("t", b"x").result(10).topic == "t"
+        assert producer.trouble() == ""
+        running.cluster.fate = lambda: Fate.REFUSED
+        future = producer.send("t", b"x")
+        with pytest.raises(TimeoutError, match=r"not acknowledged within 0\.3 s \(OVERLOADED: "):
+            future.result(0.3)
+        with pytest.raises(RequestTimedOut, match=r"not done within 0\.2 s \(OVERLOADED: "):
+            producer.flush(timeout=0.2)
+        running.cluster.fate = lambda: Fate.SERVED
 
 
 def test_a_full_buffer_makes_send_wait_and_then_fail(running: Running) -> None:

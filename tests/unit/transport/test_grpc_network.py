@@ -398,3 +398,29 @@ async def test_a_request_above_the_limit_is_told_from_one_that_is_absurd() -> No
         await channel.call(ECHO, bytes(4 << 20), timeout_ms=5_000)
     await network.close()
     await server.stop(grace_ms=0)
+
+
+async def test_who_is_out_of_reach_and_why_is_told_in_plain_words() -> None:
+    """The sentences hold for the gRPC that is installed: its own words change between versions."""
+
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    other = await asyncio.start_server(http, "127.0.0.1", 0)
+    port = other.sockets[0].getsockname()[1]
+    network = GrpcNetwork()
+    for address, reason in (
+        ("127.0.0.1:1", "it refused the connection: nobody listens there"),
+        ("no.such.host.invalid:1", "the name of the host is not known"),
+        (f"127.0.0.1:{port}", "it answers, but not as a server of ours: another program .*"),
+    ):
+        channel = network.channel(address)
+        with pytest.raises(Unreachable, match=f"^{address}: {reason}$"):
+            await channel.call(ECHO, b"", timeout_ms=10_000)
+        with pytest.raises(Unreachable, match=f"^{address}: {reason}$"):
+            await channel.open(TALK).recv()
+    await network.close()
+    other.close()
+    await other.wait_closed()
