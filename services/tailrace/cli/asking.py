@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tailrace.client.admin import AdminCore
 
 TIMEOUT_S: Final = 15.0
+# The largest numbers of brokers and partitions, and the largest offset, that messages can carry.
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
 CODES: Final = "Exit codes: 0 done, 1 failed, 2 wrong usage or not there, 130 after Ctrl-C."
 
@@ -49,9 +52,11 @@ class Asking:
 
     def ask(self, question: Callable[[AdminCore], Coroutine[Any, Any, T]]) -> T:
         from tailrace.cli.connecting import connection, run  # noqa: PLC0415
+        from tailrace.cli.patience import telling_why  # noqa: PLC0415
 
         async def asked() -> T:
-            async with connection(self.bootstrap, self.timeout_s).admin() as admin:
+            to = connection(self.bootstrap, self.timeout_s)
+            async with to.admin() as admin, telling_why(admin.trouble, to.clock):
                 return await question(admin)
 
         return run(asked())

@@ -6,13 +6,14 @@ Only the command line: arguments, options, help. What the commands do is in `cli
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.asking import CODES, Asking, Bootstrap, Json, Yes, asks
+from tailrace.cli.asking import CODES, INT32_MAX, Asking, Bootstrap, Json, Yes, asks
 
 topics_app = typer.Typer(
     name="topics", help="Make, list, describe and delete topics.", no_args_is_help=True
@@ -53,11 +54,17 @@ Topic = Annotated[
 def create_topic(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")],
     *,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1)] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="How many partitions.")
+    ] = 1,
     replication_factor: Annotated[
         int,
         typer.Option(
-            "--replication-factor", "-r", min=0, help="Replicas; 0: as the controllers are set."
+            "--replication-factor",
+            "-r",
+            min=0,
+            max=INT32_MAX,
+            help="Replicas; 0: as the controllers are set.",
         ),
     ] = 0,
     config: _Settings = None,
@@ -98,7 +105,7 @@ def describe_topics(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC]…", help="All, when none is named.", autocompletion=complete_topics
+            metavar="TOPIC", help="All, when none is named.", autocompletion=complete_topics
         ),
     ] = None,
     unhealthy: Annotated[
@@ -120,7 +127,10 @@ def describe_topics(
 @topics_app.command("delete", epilog=CODES)
 @asks
 def delete_topics(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC…", autocompletion=complete_topics)],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC", help="One or several.", autocompletion=complete_topics),
+    ],
     yes: Yes = False,
     *,
     asking: Asking,
@@ -143,7 +153,10 @@ def describe_cluster(*, asking: Asking) -> None:
 @asks
 def explain(
     topic: Topic,
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    partition: Annotated[
+        int,
+        typer.Argument(metavar="PARTITION", min=0, max=INT32_MAX, help="Its number, from 0 on."),
+    ],
     asking: Asking,
 ) -> None:
     """Tell why the leader of a partition changed: the cause, who could lead, the times."""
@@ -245,7 +258,10 @@ def produce(
         str | None,
         typer.Option("--key-separator", help="Lines hold key and value, with this between."),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0)] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", min=0, help="All to this one. (default: by key, or in turns)"),
+    ] = None,
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     compression: Annotated[str, typer.Option("--compression", help="none, lz4 or zstd.")] = "none",
     name: Annotated[
@@ -342,6 +358,7 @@ def consume(
             wait_topic_s=wait_topic,
             as_json=asking.as_json,
             pretty=sys.stdout.isatty() and not with_keys,
+            colour=not os.environ.get("NO_COLOR"),
         ),
         bootstrap=asking.bootstrap,
         timeout_s=asking.timeout_s,

@@ -2,18 +2,20 @@
 
 It knows no more of a group than its Typer app. Exit codes: 0 done, 1 failed, 2 wrong usage or
 something named that is not there (the same again would fail again), 130 after Ctrl-C, 143 after
-SIGTERM; a group may add its own and says so in its help.
+SIGTERM; what runs until it is stopped gives 0 for that. A group may add its own and says so in its
+help.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.main import get_command
 
 from tailrace import __version__
-from tailrace.cli import clients, dev, group_commands, log, operators, services
+from tailrace.cli import clients, dev, group_commands, log, operators, perf, services
 from tailrace.cli.asking import CODES
 from tailrace.dev.state import DevUsage
 from tailrace.errors import (
@@ -39,6 +41,7 @@ DOCTOR_CODES: Final = (
     "Exit codes: 0 nothing is wrong (hints do not count), 1 something is, 2 wrong usage, "
     "130 after Ctrl-C."
 )
+CONSOLE_CODES: Final = "Exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 failed, 2 wrong usage."
 
 _USAGE: Final = (
     *(InvalidConfig, InvalidRequest, InvalidTopic, InvalidGroup, InvalidAssignment),
@@ -64,7 +67,8 @@ app.command(epilog=CODES)(clients.produce)
 app.command(epilog=CODES)(clients.consume)
 app.command(epilog=CODES)(clients.explain)
 app.command(epilog=DOCTOR_CODES)(clients.doctor)
-app.command(epilog=CODES)(clients.console)
+app.command(epilog=CONSOLE_CODES)(clients.console)
+app.add_typer(perf.app)
 app.add_typer(dev.app)
 app.add_typer(log.app)
 
@@ -72,7 +76,7 @@ app.add_typer(log.app)
 def run() -> None:
     """Run the command line and exit the process with its code."""
     try:
-        app()
+        plain(get_command(app))()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except InvariantViolation:
@@ -89,6 +93,16 @@ def run() -> None:
         sys.exit(EXIT_USAGE)
 
 
+def plain(command: Any) -> Any:
+    """The command and all below it, with flags that are shown as such: they take no `<bool>`."""
+    for each in command.params:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        plain(below)
+    return command
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tailrace {__version__}")
@@ -98,7 +112,7 @@ def _print_version(wanted: bool) -> None:
 @app.command()
 def demo(
     what: Annotated[
-        str, typer.Argument(metavar="[cluster|log]", help="What to see.", show_default=True)
+        str, typer.Argument(metavar="cluster|log", help="What to see.", show_default=True)
     ] = "cluster",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder, and say how to look around in it.")

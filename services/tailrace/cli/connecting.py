@@ -105,10 +105,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return run_command(work, loop_factory())
 
 
-async def partitions_of(client: ConsumerCore | ProducerCore, topic: str) -> int:
+async def partitions_of(
+    client: ConsumerCore | ProducerCore, topic: str, timeout_ms: int | None = None
+) -> int:
     """How many partitions a topic has; UnknownTopic says what can be done."""
     try:
-        return await client.partitions_of(topic)
+        return await client.partitions_of(topic, timeout_ms=timeout_ms)
     except UnknownTopic as error:
         raise UnknownTopic(
             f"{error}: `tailrace topics create {topic}` does, and --wait-topic SECONDS waits "

@@ -11,6 +11,7 @@ import typer
 from tailrace.cli.connecting import Connection, connection, run
 from tailrace.console.server import Console
 from tailrace.console.watching import Watcher
+from tailrace.process import asked_to_stop
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address, listening_socket, split_address
 
@@ -42,11 +43,13 @@ async def _serve_on(
     drills: Path | None,
 ) -> None:
     port = sock.getsockname()[1]
-    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    failures: list[BaseException] = []
+    # Asked for when it serves: until then a signal breaks it off.
+    stop = asyncio.Event()
 
     def end(_: str, error: BaseException) -> None:
-        if not failed.done():
-            failed.set_exception(error)
+        failures.append(error)
+        stop.set()
 
     tasks = Tasks(end)
     async with reached.admin() as admin:
@@ -65,11 +68,14 @@ async def _serve_on(
         host = split_address(listen)[0]
         shown = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - it is compared.
         typer.echo(f"The console is at http://{join_address(shown, port)}/ — Ctrl-C ends it.")
+        asked_to_stop(stop)
         try:
-            await failed
+            await stop.wait()
         finally:
             await page.stop()
             await tasks.close()
+        if failures:
+            raise failures[0]
 
 
 def allowed(listen: str, port: int, more: tuple[str, ...]) -> frozenset[str]:

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tailrace.cli import formatting
 from tailrace.cli.connecting import (
@@ -23,12 +23,13 @@ from tailrace.cli.connecting import (
 )
 from tailrace.cli.moments import parse_moment
 from tailrace.cli.output import warn
+from tailrace.cli.patience import telling_why
 from tailrace.client.admin import EARLIEST, LATEST, OffsetSpec
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.records import ConsumerRecord
 from tailrace.clock import SystemClock
-from tailrace.errors import InvalidRequest, UnknownTopic, Unreachable
+from tailrace.errors import InvalidRequest, Unreachable, no_partition
 from tailrace.model import TopicPartition
 
 POLL_MS: Final = 500
@@ -55,12 +56,14 @@ class Wanted:
     wait_topic_s: float = WAIT_TOPIC_S
     # For people at a terminal: time, place, key, value and headers of each record.
     pretty: bool = False
+    # Unless NO_COLOR is set.
+    colour: bool = True
 
     def line(self, record: ConsumerRecord) -> bytes:
         if self.as_json:
             return json.dumps(_json(record), ensure_ascii=False).encode() + b"\n"
         if self.pretty:
-            return (_pretty(record) + "\n").encode()
+            return (_pretty(record, _PAINTED if self.colour else _PLAIN) + "\n").encode()
         value = record.value or b""
         return (record.key or b"") + b"\t" + value + b"\n" if self.with_keys else value + b"\n"
 
@@ -68,6 +71,8 @@ class Wanted:
 def consume(wanted: Wanted, *, bootstrap: str | None, timeout_s: float) -> None:
     if sum(each is not None for each in (wanted.offset, wanted.since)) > 1:
         raise InvalidRequest("give one of --from-beginning, --offset and --since")
+    if wanted.group is not None and not wanted.group:
+        raise InvalidRequest("--group needs a name; leave it away to read without a group")
     if wanted.group is not None and wanted.partition is not None:
         raise InvalidRequest("a group divides the partitions itself: leave --partition away")
     start = _start(wanted, SystemClock().wall_ms())
@@ -110,18 +115,26 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
     )
     consumer = to.consumer(settings)
     try:
-        partitions = await _partitions(wanted, consumer)
-        # Where the end is, is asked once: who wants more than what is there now follows.
-        ends = None if wanted.follow else await _offsets(consumer, partitions, LATEST)
-        beginning = _Beginning(start, await _begin_at(consumer, partitions, start))
-        if wanted.group is not None:
-            await consumer.subscribe([wanted.topic], beginning.of(consumer))
-        else:
-            await consumer.assign(partitions)
-            await beginning.of(consumer).on_assigned(partitions)
-        await _print_all(wanted, consumer, ends, to.timeout_ms)
+        async with telling_why(lambda: _trouble(consumer), to.clock):
+            partitions = await _partitions(wanted, consumer)
+            # Where the end is, is asked once: who wants more than what is there now follows.
+            ends = None if wanted.follow else await _offsets(consumer, partitions, LATEST)
+            beginning = _Beginning(start, await _begin_at(consumer, partitions, start))
+            if wanted.group is not None:
+                await consumer.subscribe([wanted.topic], beginning.of(consumer))
+            else:
+                await consumer.assign(partitions)
+                await beginning.of(consumer).on_assigned(partitions)
+            await _print_all(wanted, consumer, ends, to.timeout_ms)
     finally:
         await consumer.close()
+
+
+def _trouble(consumer: ConsumerCore) -> str:
+    """Why nothing comes; of several partitions one is enough."""
+    by_partition = consumer.trouble()
+    first = next((f"{each}: {why}" for each, why in sorted(by_partition.items())), "")
+    return consumer.cluster_trouble() or first
 
 
 async def _partitions(wanted: Wanted, consumer: ConsumerCore) -> list[TopicPartition]:
@@ -129,9 +142,7 @@ async def _partitions(wanted: Wanted, consumer: ConsumerCore) -> list[TopicParti
     if wanted.partition is None:
         return [TopicPartition(wanted.topic, number) for number in range(count)]
     if wanted.partition >= count:
-        raise UnknownTopic(
-            f"{wanted.topic} has partitions 0 to {count - 1}, not {wanted.partition}"
-        )
+        raise no_partition(wanted.topic, count, wanted.partition)
     return [TopicPartition(wanted.topic, wanted.partition)]
 
 
@@ -257,17 +268,30 @@ def _complain(
             raise Unreachable(f"{partition}: nothing came within {timeout_ms} ms: {why}")
 
 
-def _pretty(record: ConsumerRecord) -> str:
+class _Paint(NamedTuple):
+    """How the parts of a line begin and end on a terminal."""
+
+    dim: str = ""
+    key: str = ""
+    header: str = ""
+    end: str = ""
+
+
+_PLAIN: Final = _Paint()
+_PAINTED: Final = _Paint(dim="\x1b[2m", key="\x1b[36m", header="\x1b[33m", end="\x1b[0m")
+
+
+def _pretty(record: ConsumerRecord, paint: _Paint) -> str:
     """One record for people; nothing in it can do anything to the terminal."""
     time = formatting.iso_time(record.timestamp_ms)
-    parts = [f"\x1b[2m{time} {record.partition}:{record.offset}\x1b[0m"]
+    parts = [f"{paint.dim}{time} {record.partition}:{record.offset}{paint.end}"]
     if record.key is not None:
-        parts.append(f"\x1b[36m{formatting.data(record.key, full=True)}\x1b[0m")
+        parts.append(f"{paint.key}{formatting.data(record.key, full=True)}{paint.end}")
     value = formatting.data(record.value, full=True)
-    parts.append(value if record.value is not None else f"\x1b[2m{value}\x1b[0m")
+    parts.append(value if record.value is not None else f"{paint.dim}{value}{paint.end}")
     for name, content in record.headers:
         shown = f"{formatting.data(name.encode(), full=True)}={formatting.data(content, full=True)}"
-        parts.append(f"\x1b[33m{shown}\x1b[0m")
+        parts.append(f"{paint.header}{shown}{paint.end}")
     return "  ".join(parts)
 
 

@@ -176,7 +176,7 @@ def _print_commands(tour: Tour) -> None:
 
 def _write(tour: Tour) -> None:
     manager, _ = tour.open()
-    manager.create(ORDERS, TopicId("demo-orders"), now_ms=tour.clock.wall_ms())
+    manager.create(ORDERS, TopicId("demo-orders"))
     log = manager.logs[ORDERS]
     started_ms = tour.clock.monotonic_ms()
     flushes = 0
@@ -320,7 +320,7 @@ def _look_up(tour: Tour) -> None:
 
 def _compact(tour: Tour) -> None:
     manager, _ = tour.open()
-    manager.create(CUSTOMERS, TopicId("demo-customers"), now_ms=tour.clock.wall_ms())
+    manager.create(CUSTOMERS, TopicId("demo-customers"))
     log = manager.logs[CUSTOMERS]
     model = _update_customers(tour, log)
     log.roll()

@@ -183,7 +183,7 @@ async def _break_it(cluster: DevCluster, to: Connection, admin: AdminCore, say: 
 
 async def _show_table(aggregation: Aggregation, flow: Flow, say: _Saying) -> bool:
     """The results of the job; whether it saw every record once. Without Java there are none."""
-    found = await aggregation.finish()
+    found = await aggregation.finish(lambda line: say.tell(line, style="dim"))
     if found.missing:
         say.tell(f"Left out: {found.missing}", style="yellow")
         return True

@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 
 LOOK_AFTER_S: Final = 0.5
+UP_CODES: Final = (
+    "Exit codes: 0 it is up (with --detach), or was stopped in order; 1 failed, 2 wrong usage, "
+    "130 after Ctrl-C before it was up."
+)
 
 _Dir = Annotated[
     Path | None,
@@ -41,7 +45,7 @@ _Name = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=UP_CODES)
 def up(
     *,
     brokers: Annotated[
@@ -157,12 +161,9 @@ async def _up(cluster: DevCluster, plan: Plan, *, detach: bool) -> None:
     if not started:
         return
     typer.echo("Ctrl-C stops it.")
-    # From here on a signal is how it is meant to end.
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
-    await _look_after(cluster, stop)
+    from tailrace.process import asked_to_stop  # noqa: PLC0415
+
+    await _look_after(cluster, asked_to_stop(asyncio.Event()))
     typer.echo("Stopping.")
     await _down(cluster, wipe=False)
 

@@ -45,6 +45,7 @@ from tailrace.log.checkpoints import (
     PartitionMetadata,
     decode_named,
 )
+from tailrace.log.cuts import CUT_FILE, NOTE_BYTES_MAX
 from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
 from tailrace.log.manager import LOCK_FILE
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
@@ -82,7 +83,7 @@ def kind_of(files: ReadOnlyFiles, path: str) -> str:
     for suffix, kind in _BY_SUFFIX.items():
         if name.endswith(suffix):
             return kind
-    if name in {SYNC_FAILED_FILE, LOCK_FILE}:
+    if name in {CUT_FILE, SYNC_FAILED_FILE, LOCK_FILE}:
         return "marker"
     file = files.open(path)
     try:
@@ -260,13 +261,16 @@ def _marker(files: ReadOnlyFiles, path: str, kind: str, options: DumpOptions) ->
     name, size = path.rpartition("/")[2], files.size(path)
     yield FileEntry(path=path, kind=kind, size_bytes=size)
     try:
-        data = read_small(files, path, MARKER_BYTES_MAX)
+        data = read_small(files, path, max(MARKER_BYTES_MAX, NOTE_BYTES_MAX))
     except CorruptCheckpoint as error:
         yield _whole(path, size, error)
         return
     if name == LOCK_FILE:
         holder = data.decode("ascii", "replace").strip()
         yield PropertyEntry(name="last holder", value=holder)
+        return
+    if name == CUT_FILE:
+        yield PropertyEntry(name="cut off", value=data.decode("utf-8", "replace").strip())
         return
     offset = decode_marker(data, otherwise=NO_OFFSET)
     value = str(offset) if offset != NO_OFFSET else "the recovery point: the marker is damaged"

@@ -43,7 +43,7 @@ def list_groups(
 @asks
 def describe_groups(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]…", help="Their names; all if none.")
+        list[str] | None, typer.Argument(metavar="GROUP", help="Their names; all if none.")
     ] = None,
     *,
     members: Annotated[
@@ -112,7 +112,7 @@ def reset_group(
 @app.command("delete", epilog=CODES)
 @asks
 def delete_groups(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP…", help="Their names.")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="Their names.")],
     *,
     yes: Yes = False,
     asking: Asking,

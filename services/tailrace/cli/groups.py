@@ -186,7 +186,7 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
     if found.protocol:
         title.append(f", {safe(found.protocol)}", style="dim")
     title.append(f", coordinator {found.coordinator_id}, ", style="dim")
-    title.append(f"{counted(found.lag, 'record')} behind")
+    title.append(_lag_words(found))
     console.print(title, soft_wrap=True)
     if members:
         table = plain_table("member", "instance", "client", "host", "partitions")
@@ -214,6 +214,15 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
             safe(position.host) or NOTHING,
         )
     console.print(table)
+
+
+def _lag_words(found: GroupDescription) -> str:
+    """What a group has not committed yet says nothing of how far it has read."""
+    unknown = sum(each.lag < 0 for each in found.positions)
+    if unknown == len(found.positions):
+        return "nothing committed yet" if found.positions else "nothing committed"
+    more = f", and {counted(unknown, 'partition')} without a position" if unknown else ""
+    return f"{counted(found.lag, 'record')} behind{more}"
 
 
 def _shown_position(position: GroupPosition) -> Text:

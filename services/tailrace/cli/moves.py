@@ -10,10 +10,10 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -21,7 +21,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from tailrace.cli.asking import Asking
+from tailrace.cli.asking import INT32_MAX, Asking
 from tailrace.cli.formatting import counted, safe, size
 from tailrace.cli.output import plain_table, print_json, stdout_console
 from tailrace.cli.topics import broker_list
@@ -62,25 +62,37 @@ class Options:
 
 def read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
     """A plan in the JSON that Kafka's tools take; InvalidRequest when it is none."""
-    text = sys.stdin.read(PLAN_BYTES_MAX) if str(path) == "-" else path.read_text("utf-8")
     try:
-        found = json.loads(text)
-        return {
-            TopicPartition(_name(each["topic"]), _number(each["partition"])): tuple(
-                _number(broker) for broker in each["replicas"]
-            )
-            for each in found["partitions"]
-        }
+        text = sys.stdin.read(PLAN_BYTES_MAX) if str(path) == "-" else path.read_text("utf-8")
+        return _plan(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else error
         raise InvalidRequest(
-            f'{path} is no plan: {error!r}; it should be {{"partitions": [{{"topic": "t", '
+            f'{path} is no plan: {problem}; it should be {{"partitions": [{{"topic": "t", '
             f'"partition": 0, "replicas": [1, 2, 3]}}]}}'
         ) from None
 
 
+def _plan(found: Any) -> dict[TopicPartition, tuple[int, ...]]:
+    """The plan in what a file holds; ValueError, KeyError or TypeError when there is none."""
+    if not isinstance(found, dict):
+        raise TypeError("it is not a JSON object")
+    plan: dict[TopicPartition, tuple[int, ...]] = {}
+    for each in found["partitions"]:
+        if not isinstance(each, dict):
+            raise TypeError("a partition is not a JSON object")
+        name = TopicPartition(_name(each["topic"]), _number(each["partition"]))
+        if name in plan:
+            raise ValueError(f"{name} is there twice")
+        plan[name] = tuple(_number(broker) for broker in each["replicas"])
+    if not plan:
+        raise ValueError("there is no partition in it")
+    return plan
+
+
 def read_brokers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
+    if not all(part.isascii() and part.isdigit() and int(part) <= INT32_MAX for part in parts):
         raise InvalidRequest(f"--brokers is {text!r}; numbers with commas between are expected")
     return tuple(map(int, parts))
 
@@ -93,13 +105,26 @@ def read_rate(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def require_alone(option: str, others: Mapping[str, object]) -> None:
+    """InvalidRequest when one of these is given too: it would be passed over in silence."""
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InvalidRequest(f"{option} does not go together with {', '.join(given)}")
+
+
 def reassign(asking: Asking, wanted: Wanted, options: Options) -> None:
     """Show what would move; if that is all right, move it and watch."""
     ways = [wanted.plan is not None, bool(wanted.brokers), wanted.drain is not None]
     if sum(ways) != 1:
         raise InvalidRequest("say what to move: --plan FILE or --brokers ID,…")
+    if wanted.plan is not None and wanted.topics:
+        raise InvalidRequest("a plan names its topics itself: leave those of the command out")
+    rate = None if options.throttle is None else read_rate(options.throttle)
     progress = asking.ask(lambda admin: _planned(admin, wanted))
     if options.dry_run or not progress.moves:
+        if wanted.drain is not None and not options.dry_run:
+            # It has nothing, and is to get nothing: whoever empties it wants to take it away.
+            asking.ask(lambda admin: _cordon(admin, wanted.drain))
         _print_plan(asking, progress)
         return
     if not options.yes and sys.stdin.isatty():
@@ -108,10 +133,9 @@ def reassign(asking: Asking, wanted: Wanted, options: Options) -> None:
         typer.confirm(f"Move {what}, {size(progress.total_bytes)} to copy?", abort=True)
 
     async def move(admin: AdminCore) -> None:
-        if options.throttle is not None:
-            await _set_throttle(admin, options.throttle)
-        if wanted.drain is not None:
-            await admin.cordon_broker(wanted.drain, reason="it is being emptied")
+        if rate is not None:
+            await _set_throttle(admin, rate)
+        await _cordon(admin, wanted.drain)
         await _reassign(admin, wanted, validate_only=False)
         if options.wait:
             await _watch(asking, admin, {each.name for each in progress.moves})
@@ -167,8 +191,12 @@ async def _planned(admin: AdminCore, wanted: Wanted) -> Progress:
     return await admin.reassignment_progress(moves)
 
 
-async def _set_throttle(admin: AdminCore, text: str) -> None:
-    rate = read_rate(text)
+async def _cordon(admin: AdminCore, broker: int | None) -> None:
+    if broker is not None:
+        await admin.cordon_broker(broker, reason="it is being emptied")
+
+
+async def _set_throttle(admin: AdminCore, rate: int) -> None:
     if rate:
         await admin.alter_config("brokers", DEFAULT_CONFIG, {RATE_SETTING: str(rate)})
     else:
@@ -250,7 +278,10 @@ def _print_moves(console: Console, progress: Progress) -> None:
 
 def _print_done(asking: Asking, progress: Progress, *, is_waited_for: bool) -> None:
     if asking.as_json:
-        done = {"moved" if is_waited_for else "started": len(progress.moves)}
+        done: dict[str, object] = {"started": len(progress.moves)}
+        if is_waited_for:
+            copied = {"copied_bytes": progress.total_bytes, "left_bytes": 0}
+            done = {**copied, "moved": len(progress.moves)}
         print_json({**_totals(progress), **done})
         return
     what = counted(len(progress.moves), "partition")
@@ -276,6 +307,6 @@ def _name(found: object) -> str:
 
 
 def _number(found: object) -> int:
-    if type(found) is not int or found < 0:
-        raise ValueError(f"{found!r} is no number from 0 on")
+    if type(found) is not int or not 0 <= found <= INT32_MAX:
+        raise ValueError(f"{found!r} is no number from 0 to {INT32_MAX}")
     return found

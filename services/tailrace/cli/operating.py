@@ -8,7 +8,8 @@ person is at the terminal. Nothing is known here of how the cluster is asked: th
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import typer
 from rich.text import Text
@@ -27,9 +28,24 @@ from tailrace.client.operations import (
     Elected,
     LeaderChoice,
 )
-from tailrace.errors import InvalidRequest, LeaderNotAvailable, UnknownBroker, UnknownTopic
+from tailrace.config import UNLIMITED, log_setting_facts
+from tailrace.errors import (
+    ElectionNotNeeded,
+    InvalidRequest,
+    LeaderNotAvailable,
+    UnknownBroker,
+    no_partition,
+)
 from tailrace.meta.keys import DEFAULT_CONFIG
 from tailrace.model import TopicPartition
+
+# Settings by which brokers delete records, under all of their names.
+_REMOVING: Final = frozenset(
+    name
+    for facts in log_setting_facts()
+    if facts.name in {"retention.ms", "retention.bytes", "cleanup.policy"}
+    for name in (facts.name, *facts.other_names)
+)
 
 # ---------------------------------------------------------------------------------------- settings
 
@@ -55,11 +71,17 @@ def set_config(
     unset: Sequence[str],
     *,
     validate_only: bool,
+    yes: bool,
 ) -> None:
     changed = assignments(given)
     if not changed and not unset:
         raise InvalidRequest("nothing to change: give NAME=VALUE, or --unset NAME")
     _kind(kind)
+    if not yes and not validate_only and sys.stdin.isatty() and _REMOVING & {*changed, *unset}:
+        stored = asking.ask(lambda admin: admin.describe_configs(kind, name)).get(name, {})
+        if fewer := keeping_less(stored, changed, unset):
+            told = ", ".join(map(safe, fewer))
+            typer.confirm(f"{told}: records may be deleted by it. Change {safe(name)}?", abort=True)
 
     async def change(admin: AdminCore) -> dict[str, str]:
         before = (await admin.describe_configs(kind, name)).get(name, {}) if unset else {}
@@ -80,6 +102,25 @@ def set_config(
     done = "would have" if validate_only else "has"
     told = ", ".join(f"{safe(each)}={safe(value)}" for each, value in config.items())
     typer.echo(f"{safe(name)} {done} {told or 'no settings of its own'}")
+
+
+def keeping_less(
+    stored: Mapping[str, str], changed: Mapping[str, str], unset: Sequence[str]
+) -> list[str]:
+    """Which of these changes may delete records; without a value of before, it may be any."""
+    return [
+        *(f"{each}={changed[each]}" for each in changed if _keeps_less(each, stored, changed)),
+        *(f"{each} back to its default" for each in unset if each in _REMOVING & stored.keys()),
+    ]
+
+
+def _keeps_less(setting: str, stored: Mapping[str, str], changed: Mapping[str, str]) -> bool:
+    value, before = changed[setting], stored.get(setting, "")
+    if setting not in _REMOVING or value in {before, str(UNLIMITED)}:
+        return False
+    if not (value.isdecimal() and before.isdecimal()):
+        return True
+    return int(value) < int(before)
 
 
 async def _tell_if_away(admin: AdminCore, broker: str) -> None:
@@ -143,10 +184,7 @@ def _require_partitions(topic: TopicDescription, wanted: Sequence[int]) -> None:
     """UnknownTopic when a partition is named that is not there: nobody leads that one, ever."""
     missing = [each for each in wanted if each >= len(topic.partitions)]
     if missing:
-        raise UnknownTopic(
-            f"{topic.topic} has partitions 0 to {len(topic.partitions) - 1}, "
-            f"not {', '.join(map(str, missing))}"
-        )
+        raise no_partition(topic.topic, len(topic.partitions), *missing)
 
 
 def elect_preferred(asking: Asking, names: Sequence[str], partition: int | None) -> None:
@@ -212,6 +250,7 @@ async def _partitions(
 
 
 def _print_elected(asking: Asking, elected: Sequence[Elected], nothing: str) -> None:
+    """Exit 1 when one that was meant could not lead; one that leads already is as was asked."""
     for each in elected:
         if asking.as_json:
             print_json(
@@ -226,9 +265,12 @@ def _print_elected(asking: Asking, elected: Sequence[Elected], nothing: str) -> 
         elif each.error is None:
             typer.echo(f"{each.partition} is led by broker {each.leader}")
         else:
-            typer.echo(f"{each.partition}: {each.error}")
+            typer.echo(str(each.error), err=not isinstance(each.error, ElectionNotNeeded))
     if not elected and not asking.as_json:
         typer.echo(nothing)
+    errors = [each.error for each in elected if each.error is not None]
+    if any(not isinstance(each, ElectionNotNeeded) for each in errors):
+        raise typer.Exit(1)
 
 
 # ----------------------------------------------------------------------------------------- brokers
@@ -321,9 +363,12 @@ def cordon(asking: Asking, broker: int, *, cordon: bool, reason: str) -> None:
 
 
 def _state(broker: BrokerState) -> Text:
+    # What is said of a disk begins with the kind of it: full, slow, failed.
+    troubles = sorted({safe(disk.trouble.partition(":")[0]) for disk in broker.disks} - {""})
     words = [
         *([] if broker.live else [Text("away", style="bold red")]),
         *([Text("cordoned", style="yellow")] if broker.cordoned else []),
         *([Text("shutting down", style="yellow")] if broker.draining else []),
+        *(Text(f"disk {kind}", style="bold red") for kind in troubles),
     ]
     return Text(", ").join(words) if words else Text("ok", style="green")

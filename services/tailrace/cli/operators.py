@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tailrace.cli.asking import CODES, Asking, Yes, asks
+from tailrace.cli.asking import CODES, INT32_MAX, INT64_MAX, Asking, Yes, asks
 from tailrace.cli.clients import Topic, complete_topics, topics_app
 
 brokers_app = typer.Typer(
@@ -25,7 +25,9 @@ _KINDS: Final = ("topics", "brokers", "clients")
 
 _Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC]…", autocompletion=complete_topics),
+    typer.Argument(
+        metavar="TOPIC", help="All, when none is named.", autocompletion=complete_topics
+    ),
 ]
 _Set = Annotated[
     list[str] | None,
@@ -47,11 +49,19 @@ _Throttle = Annotated[
     ),
 ]
 _Dry = Annotated[bool, typer.Option("--dry-run", help="Only show moves, bytes and the lowest ISR.")]
-_Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0)]
+_Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Its id.")]
 
 
 def complete_kinds(incomplete: str) -> list[str]:
     return [each for each in _KINDS if each.startswith(incomplete)]
+
+
+_Kind = Annotated[
+    str,
+    typer.Argument(
+        metavar="topics|brokers|clients", help="Of what.", autocompletion=complete_kinds
+    ),
+]
 
 
 @topics_app.command("alter", epilog=CODES)
@@ -64,9 +74,13 @@ def alter_topic(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
     ] = False,
+    yes: Yes = False,
     asking: Asking,
 ) -> None:
-    """Change settings of a topic; brokers take them over at once."""
+    """Change settings of a topic; brokers take them over at once.
+
+    Asks first where fewer records may be kept, when a person is at the terminal.
+    """
     from tailrace.cli import operating  # noqa: PLC0415
 
     operating.set_config(
@@ -76,6 +90,7 @@ def alter_topic(
         changed or [],
         unset or [],
         validate_only=validate_only,
+        yes=yes,
     )
 
 
@@ -83,7 +98,9 @@ def alter_topic(
 @asks
 def add_partitions(
     topic: Topic,
-    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many in all.")],
+    total: Annotated[
+        int, typer.Argument(metavar="TOTAL", min=1, max=INT32_MAX, help="How many in all.")
+    ],
     *,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
@@ -105,7 +122,10 @@ def delete_records(
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Of all, unless named.")
     ] = None,
     before: Annotated[
-        int, typer.Option("--before", min=-1, help="The first offset that stays; -1: none does.")
+        int,
+        typer.Option(
+            "--before", min=-1, max=INT64_MAX, help="The first offset that stays; -1: none does."
+        ),
     ],
     yes: Yes = False,
     asking: Asking,
@@ -181,7 +201,17 @@ def reassign(
     from tailrace.cli import moves  # noqa: PLC0415
 
     if status or cancel:
-        moves.status(asking, names or [], cancel=cancel, wait=wait and not status)
+        moves.require_alone(
+            "--cancel" if cancel else "--status",
+            {
+                "--plan": plan,
+                "--brokers": brokers,
+                "--throttle": throttle,
+                "--dry-run": dry_run,
+                "--status": status and cancel,
+            },
+        )
+        moves.status(asking, names or [], cancel=cancel, wait=wait)
         return
     wanted = moves.Wanted(
         plan=moves.read_plan(plan) if plan is not None else None,
@@ -262,11 +292,8 @@ def drain_broker(
 @config_app.command("get", epilog=CODES)
 @asks
 def get_config(
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="topics|brokers|clients", autocompletion=complete_kinds),
-    ],
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="All, unless named.")] = "",
+    kind: _Kind,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="All, unless named.")] = "",
     *,
     asking: Asking,
 ) -> None:
@@ -279,20 +306,22 @@ def get_config(
 @config_app.command("set", epilog=CODES)
 @asks
 def set_config(
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="topics|brokers|clients", autocompletion=complete_kinds),
-    ],
+    kind: _Kind,
     name: Annotated[str, typer.Argument(metavar="NAME", help="`default` stands for all others.")],
-    assignments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="What to set.")
+    ] = None,
     *,
     unset: _Unset = None,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Only say whether it could be.")
     ] = False,
+    yes: Yes = False,
     asking: Asking,
 ) -> None:
     """Change settings of a topic, a broker or a client; effective at once.
+
+    Asks first where fewer records may be kept, when a person is at the terminal.
 
     Quotas of clients: producer_byte_rate, consumer_byte_rate, request_rate, for each broker.
     """
@@ -305,4 +334,5 @@ def set_config(
         assignments or [],
         unset or [],
         validate_only=validate_only,
+        yes=yes,
     )

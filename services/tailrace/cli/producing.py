@@ -29,9 +29,10 @@ from tailrace.cli.connecting import (
 )
 from tailrace.cli.formatting import counted, size
 from tailrace.cli.output import print_json, warn
+from tailrace.cli.patience import telling_why
 from tailrace.client.delivery import BatchDelivery, BatchMetadata
 from tailrace.client.producer import ProducerCore
-from tailrace.client.settings import ProducerSettings
+from tailrace.client.settings import REQUEST_BYTES_MAX, ProducerSettings
 from tailrace.clock import Clock
 from tailrace.errors import InvalidConfig, TailraceError
 from tailrace.record.build import HeaderPair
@@ -131,6 +132,8 @@ def settings(
         max_block_ms=max(min(timeout_ms, 60_000), int(wait_topic_s * 1000)),
         unknown_topic_wait_ms=int(wait_topic_s * 1000),
         request_timeout_ms=min(timeout_ms, 30_000),
+        # How large a record may be is then up to its topic.
+        max_request_size=REQUEST_BYTES_MAX,
         client_id="tailrace produce",
     )
 
@@ -140,6 +143,8 @@ def produce(
 ) -> None:
     if given.value is not None and given.file is not None:
         raise InvalidConfig("give --value or --file, not both")
+    if given.file is not None:
+        _require_readable(given.file)
     tally = run(_produce(given, connection(bootstrap, TIMEOUT_S), settings, as_json=as_json))
     if tally.problem is not None:
         warn(tally.outcome())
@@ -153,15 +158,21 @@ async def _produce(
     producer = to.producer(settings)
     begun_ms = to.clock.monotonic_ms()
     progress = _Progress(tally, to.clock, begun_ms)
+    # Whether anybody is there shows soon, however long a record may take.
+    found_ms = max(min(to.timeout_ms, settings.max_block_ms), settings.unknown_topic_wait_ms)
+    telling = telling_why(
+        producer.trouble, to.clock, mark=lambda: tally.acknowledged, before=progress.end
+    )
     try:
-        # Before anything is read: nobody should type lines for a topic that is not there.
-        await partitions_of(producer, given.topic)
-        try:
-            await _send_all(producer, given, tally, progress)
-        except TailraceError as error:
-            # What was handed over before is seen through, and counted.
-            tally.problem = tally.problem or error
-        await _flush(producer, tally, progress)
+        async with telling:
+            # Before anything is read: nobody should type lines for a topic that is not there.
+            await partitions_of(producer, given.topic, found_ms)
+            try:
+                await _send_all(producer, given, tally, progress)
+            except TailraceError as error:
+                # What was handed over before is seen through, and counted.
+                tally.problem = tally.problem or error
+            await _flush(producer, tally, progress)
     except asyncio.CancelledError:
         await _close(producer, tally, progress)
         warn(f"interrupted: {tally.outcome()}")
@@ -259,6 +270,20 @@ async def _lines(file: Path | None) -> AsyncIterator[list[bytes]]:
     finally:
         if file is not None:
             os.close(descriptor)
+
+
+def _require_readable(file: Path) -> None:
+    """Said before a cluster is looked for: the same again would fail again."""
+    try:
+        if file.is_dir():
+            raise InvalidConfig(f"--file {file} is a folder: name a file")
+        # A pipe with a name would wait here for whoever writes into it.
+        if file.is_file():
+            file.open("rb").close()
+        else:
+            file.stat()
+    except OSError as error:
+        raise InvalidConfig(f"--file {file}: {error.strerror}") from None
 
 
 async def _read(descriptor: int) -> bytes:

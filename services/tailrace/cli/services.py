@@ -216,7 +216,7 @@ def _print(found: Effective, doubts: list[str]) -> None:
 
 def _say(who: str, doubts: list[str]) -> Callable[[str], None]:
     from tailrace.clock import SystemClock  # noqa: PLC0415
-    from tailrace.process import LogLines  # noqa: PLC0415
+    from tailrace.loglines import LogLines  # noqa: PLC0415
 
     lines = LogLines(who, sys.stderr, SystemClock(), as_json=not sys.stderr.isatty())
     lines.capture()

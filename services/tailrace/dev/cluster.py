@@ -31,6 +31,7 @@ from tailrace.dev.state import (
     STATE_FILE,
     ClusterState,
     DevError,
+    DevUsage,
     Member,
     Role,
     chosen_bases,
@@ -497,8 +498,11 @@ class DevCluster:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder: one command at a time changes what is in it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._no_folder(error) from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -509,6 +513,12 @@ class DevCluster:
             yield
         finally:
             os.close(descriptor)
+
+    def _no_folder(self, error: OSError) -> DevUsage:
+        what = error.strerror or str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            what = "a file is in the way"
+        return DevUsage(f"no cluster can live in {self._folder}: {what}; give another --dir")
 
 
 class _Watcher:

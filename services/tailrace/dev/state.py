@@ -189,6 +189,8 @@ def load(folder: Path) -> ClusterState | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise DevUsage(f"{folder} is no folder: a file is in the way") from None
     try:
         return _from_json(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:

@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from simulation import log_folders
@@ -105,6 +107,32 @@ def test_a_reader_that_went_away_is_no_complaint(
         _run_raising(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
     assert stopped.value.code == cli.EXIT_FAILED
     assert capfd.readouterr().err == ""
+
+
+def _all(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", {})
+    return [(path, command), *(x for name in below for x in _all(below[name], (*path, name)))]
+
+
+def test_every_command_option_and_argument_has_a_word_of_help() -> None:
+    for path, command in _all(cli.plain(get_command(cli.app))):
+        assert command.help, path
+        for each in command.params:
+            assert getattr(each, "help", ""), (path, each.name)
+            assert not (each.nargs == -1 and "…" in each.metavar), "typer adds it"
+
+
+def test_flags_are_not_shown_as_if_they_took_a_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tailrace", "topics", "delete", "--help"])
+    with pytest.raises(SystemExit) as left:
+        cli.run()
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    (line,) = [each for each in shown.splitlines() if "--yes" in each]
+    assert "bool" not in line
+    assert "…" not in shown.splitlines()[1], "the usage names the argument once"
 
 
 def test_our_own_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,10 @@ def test_a_terminal_shows_time_place_key_value_and_headers() -> None:
     line = wanted(pretty=True).line(record(b"k", b"v", [("h", b"1")])).decode()
     for part in ("1970-01-01T00:00:01.000Z 2:7", "k", "v", "h=1"):
         assert part in line
+    assert "\x1b[36mk\x1b[0m" in line
+    plain = wanted(pretty=True, colour=False).line(record(b"k", None, [("h", b"1")])).decode()
+    assert "\x1b" not in plain
+    assert plain.split() == ["1970-01-01T00:00:01.000Z", "2:7", "k", "null", "h=1"]
     hostile = wanted(pretty=True).line(record(b"\x1b]0;x\x07", b"\x1b[2J", [("\x1b", None)]))
     assert b"\x1b[2J" not in hostile
     assert b"\x07" not in hostile
@@ -62,6 +66,7 @@ def test_contradictions_are_told_before_anybody_is_asked() -> None:
     for wrong in (
         wanted(offset="earliest", since="5m"),
         wanted(group="g", partition=1),
+        wanted(group=""),
         wanted(offset="soon"),
     ):
         with pytest.raises(InvalidRequest):

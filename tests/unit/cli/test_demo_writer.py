@@ -34,7 +34,7 @@ def test_an_order_is_a_function_of_its_offset() -> None:
 def test_it_says_what_is_written_and_what_is_safe(tmp_path: Path) -> None:
     manager = demo_manager(tmp_path)
     manager.open(now_ms=NOW_MS)
-    log = manager.create(ORDERS, TopicId("demo"), now_ms=NOW_MS)
+    log = manager.create(ORDERS, TopicId("demo"))
     told: list[tuple[str, int]] = []
     burst(log, SystemClock(), lambda what, offset: told.append((what, offset)))
     ends = [ORDERS_PER_APPEND * (n + 1) for n in range(APPENDS_PER_FLUSH)]
@@ -46,7 +46,7 @@ def test_it_says_what_is_written_and_what_is_safe(tmp_path: Path) -> None:
 def test_it_ends_when_nobody_listens(tmp_path: Path) -> None:
     manager = demo_manager(tmp_path)
     manager.open(now_ms=NOW_MS)
-    manager.create(ORDERS, TopicId("demo"), now_ms=NOW_MS)
+    manager.create(ORDERS, TopicId("demo"))
     manager.close()
     child = subprocess.Popen(
         [sys.executable, "-m", demo_writer.__name__, str(tmp_path)],

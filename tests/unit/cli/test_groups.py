@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,17 @@ def test_a_description_has_lag_in_records_and_in_time(capsys: Any) -> None:
     assert "orders-0" in capsys.readouterr().out
     groups.describe(answered([GROUP], as_json=True), [], members=False)
     assert json.loads(capsys.readouterr().out)["positions"][0]["lag_ms"] == 4_200
+
+
+def test_a_group_that_has_committed_nothing_is_not_said_to_be_at_the_end(capsys: Any) -> None:
+    without = replace(POSITION, offset=-1, lag=-1, lag_ms=None)
+    for positions, words in (
+        ((without,), "nothing committed yet"),
+        ((), "nothing committed"),
+        ((POSITION, without), "800 records behind, and 1 partition without a position"),
+    ):
+        groups.describe(answered([replace(GROUP, positions=positions)]), ["payments"], members=True)
+        assert words in capsys.readouterr().out
 
 
 def test_a_reset_says_whether_it_was_done(capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_settings_are_set(capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"validate_only": False}
+    given = {"validate_only": False, "yes": False}
     operating.set_config(Answers([{"a": "1"}]), "topics", "t", ["a=1"], [], **given)
     assert capsys.readouterr().out == "t has a=1\n"
     operating.set_config(Answers([{}]), "topics", "t", [], ["a"], **given)
@@ -67,11 +68,57 @@ def test_settings_are_set(capsys: pytest.CaptureFixture[str]) -> None:
         operating.set_config(Answers([]), "topics", "t", [], [], **given)
 
 
+def test_keeping_less_is_known() -> None:
+    def less(stored: dict[str, str], *unset: str, **changed: str) -> list[str]:
+        names = {each.replace("_", "."): value for each, value in changed.items()}
+        return operating.keeping_less(stored, names, unset)
+
+    assert less({}, retention_ms="1") == ["retention.ms=1"]
+    assert less({"retention.ms": "5"}, retention_ms="4") == ["retention.ms=4"]
+    assert less({}, log_retention_hours="1", segment_ms="1") == ["log.retention.hours=1"]
+    assert less({"cleanup.policy": "delete"}, cleanup_policy="compact") == [
+        "cleanup.policy=compact"
+    ]
+    assert less({"retention.ms": "5"}, "retention.ms") == ["retention.ms back to its default"]
+    assert less({"retention.ms": "5"}, "retention.bytes", retention_ms="5") == []
+    assert less({"retention.ms": "5"}, retention_ms="6") == []
+    assert less({"retention.ms": "5"}, retention_ms="-1", retention_bytes="-1") == []
+    assert less({"retention.ms": "-1"}, retention_ms="10") == ["retention.ms=10"]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_person_is_asked_before_fewer_records_are_kept(
+    monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    asked: list[str] = []
+
+    def confirm(text: str, *, abort: bool) -> None:
+        asked.append(text)
+        if abort and not answer:
+            raise typer.Abort
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", confirm)
+    stored: dict[str, dict[str, str]] = {"t": {"retention.ms": "9"}}
+    answers = Answers([stored, {"retention.ms": "1"}])
+    given = {"validate_only": False, "yes": False}
+    with nullcontext() if answer else pytest.raises(typer.Abort):
+        operating.set_config(answers, "topics", "t", ["retention.ms=1"], [], **given)
+    assert asked == ["retention.ms=1: records may be deleted by it. Change t?"]
+    assert len(answers.answers) == (0 if answer else 1)  # type: ignore[attr-defined]
+    for more in ({"yes": True}, {"validate_only": True}):
+        operating.set_config(
+            Answers([{}]), "topics", "t", ["retention.ms=1"], [], **{**given, **more}
+        )
+    operating.set_config(Answers([{}]), "topics", "t", ["segment.ms=1"], [], **given)
+    assert len(asked) == 1
+
+
 def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
     operating.list_brokers(Answers([[BROKER]]))
     out = capsys.readouterr().out
     assert "2 of 3" in out
-    assert "cordoned" in out
+    assert "cordoned, disk full" in out
     operating.list_brokers(Answers([[BROKER]], as_json=True))
     assert lines(capsys)[0]["cordon_reason"] == "its disk is old"
     answer = (BROKER, {T0: facts(2, size_bytes=2_048, log_end=9)})
@@ -93,10 +140,14 @@ def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) ->
 def test_elections_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     elected = [Elected(T0, 1, None), Elected(TopicPartition("t", 1), 2, ElectionNotNeeded("it is"))]
     operating.elect_preferred(Answers([elected]), ["t"], None)
-    assert capsys.readouterr().out == "t-0 is led by broker 1\nt-1: it is\n"
+    assert capsys.readouterr().out == "t-0 is led by broker 1\nit is\n"
     operating.elect_preferred(Answers([elected], as_json=True), [], None)
     assert [each["error"] for each in lines(capsys)] == [None, "ELECTION_NOT_NEEDED"]
     operating.elect_preferred(Answers([[]]), [], None)
+    refused = [Elected(T0, -1, LeaderNotAvailable("t-0: broker 1 cannot lead"))]
+    for as_json in (False, True):
+        with pytest.raises(typer.Exit):
+            operating.elect_preferred(Answers([refused], as_json=as_json), ["t"], None)
     assert "All preferred replicas lead" in capsys.readouterr().out
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 
@@ -26,12 +27,30 @@ def test_into_a_pipe_nothing_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -
     assert row.split() == ["t" * 150, *["under-replicated"] * 20]
 
 
-def test_on_a_terminal_lines_are_as_wide_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+def _printed_narrow(monkeypatch: pytest.MonkeyPatch, columns: int, topic: str) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    _, row = _printed(_Terminal())
-    assert len(row) <= 40
+    stream = _Terminal()
+    table = plain_table("topic", "health")
+    table.add_row(topic, "under-replicated " * 9)
+    console = console_for(stream)
+    before = console.width
+    console.print(table)
+    assert console.width == before
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+
+
+def test_on_a_terminal_lines_are_as_wide_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _printed_narrow(monkeypatch, 60, "orders")
+    assert max(map(len, lines)) <= 60
+    assert " ".join(lines).count("under-replicated") == 9, "folded"
+
+
+def test_on_a_narrow_terminal_nothing_is_cut_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _printed_narrow(monkeypatch, 40, "t" * 150)
+    assert lines[0].split() == ["topic", "health"]
+    assert lines[1].split() == ["t" * 150, "under-replicated"]
+    assert " ".join(lines).count("under-replicated") == 9
 
 
 def test_answers_go_to_stdout_and_warnings_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

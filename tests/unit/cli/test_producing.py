@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli import producing
+from tailrace.cli import patience, producing
 from tailrace.cli.producing import Input, Tally, parse_headers, settings
 from tailrace.client.delivery import BatchDelivery, BatchOutcome
 from tailrace.errors import DeliveryTimedOut, InvalidConfig, UnknownTopic
@@ -23,6 +23,9 @@ class Taking:
         self.sent: list[dict[str, Any]] = []
         self._fails = fails
         self.unknown = False
+        self.found_within_ms = 0
+        self.waits_for = ""
+        self.flushes_s = 0.0
         self._offset = 0
 
     async def send_batch(
@@ -38,14 +41,18 @@ class Taking:
         self._offset += rows
         return BatchDelivery([outcome])
 
-    async def partitions_of(self, topic: str) -> int:
+    async def partitions_of(self, topic: str, *, timeout_ms: int) -> int:
+        self.found_within_ms = timeout_ms
         await asyncio.sleep(0)
         if self.unknown:
             raise UnknownTopic(f"there is no topic {topic!r}; create it first")
         return 4
 
+    def trouble(self) -> str:
+        return self.waits_for
+
     async def flush(self) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.flushes_s)
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -117,7 +124,37 @@ def test_lines_before_one_without_a_key_are_written_and_counted(
 def test_a_topic_that_is_not_there_is_told_before_anything_is_read(taking: Taking) -> None:
     taking.unknown = True
     with pytest.raises(UnknownTopic, match=r"no topic 't'; .*`tailrace topics create t`"):
-        _produce(Input(topic="t", file=Path("never opened")))
+        _produce(Input(topic="t", file=Path(__file__)))
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "wait_topic_s", "found_within_ms"),
+    [(120, 1, 15_000), (3, 1, 3_000), (120, 40, 40_000)],
+)
+def test_whether_anybody_is_there_is_known_as_soon_as_to_other_commands(
+    taking: Taking, timeout_s: float, wait_topic_s: float, found_within_ms: int
+) -> None:
+    made = settings(
+        acks="all", compression="none", name=None, timeout_s=timeout_s, wait_topic_s=wait_topic_s
+    )
+    producing.produce(
+        Input(topic="t", value="x"), bootstrap="127.0.0.1:1", settings=made, as_json=True
+    )
+    assert taking.found_within_ms == found_within_ms
+    assert made.delivery_timeout_ms == timeout_s * 1000
+
+
+def test_what_a_record_waits_for_is_told_meanwhile(
+    taking: Taking, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_MS", 1)
+    monkeypatch.setattr(patience, "LOOK_S", 0.01)
+    taking.waits_for = "NOT_ENOUGH_REPLICAS: t-0: 1 in sync [2], min.insync.replicas is 2"
+    taking.flushes_s = 0.3
+    _produce(Input(topic="t", value="x"))
+    said = capsys.readouterr()
+    assert said.err == f"tailrace: waiting: {taking.waits_for}\n"
+    assert json.loads(said.out)["acknowledged"] == 1
 
 
 def test_ctrl_c_says_what_was_done(
@@ -138,7 +175,7 @@ def test_ctrl_c_says_what_was_done(
     assert capsys.readouterr().err == "tailrace: interrupted: 2 records acknowledged\n"
 
 
-async def _interrupted_soon(_: object, __: str) -> int:
+async def _interrupted_soon(*_: object) -> int:
     loop = asyncio.get_running_loop()
     loop.call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0)
@@ -180,6 +217,15 @@ def test_a_line_without_end(
     with pytest.raises(InvalidConfig, match="longer than 10 bytes"):
         _produce(Input(topic="t", file=tmp_path / "lines"))
     assert taking.sent == []
+
+
+def test_a_file_that_cannot_be_read_is_told_before_anybody_is_asked(
+    taking: Taking, tmp_path: Path
+) -> None:
+    for file, said in ((tmp_path, "is a folder: name a file"), (tmp_path / "x", "No such file")):
+        with pytest.raises(InvalidConfig, match=rf"--file {file}:? {said}"):
+            _produce(Input(topic="t", file=file))
+    assert taking.found_within_ms == 0
 
 
 def test_value_and_file_are_too_much() -> None:

@@ -30,7 +30,9 @@ def test_a_failover_is_pushed_and_told_with_its_cause() -> None:
                     told.clear()
                     await told.wait()
 
+        # A new topic is shown first, and who leads it a moment later.
         await until("seen.get('cluster') and seen['cluster']['topics']")
+        await until("seen['cluster']['topics'][0]['partitions'][0]['leader'] >= 0")
         assert watcher.partitions_of("t") == 2
         assert watcher.partitions_of("unknown") is None
         leader = seen["cluster"]["topics"][0]["partitions"][0]["leader"]

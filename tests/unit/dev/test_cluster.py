@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.processes import Life, ProcessIdentity, identify
-from tailrace.dev.state import HOST, DevError, Role, lay_out, load, save
+from tailrace.dev.state import HOST, DevError, DevUsage, Role, lay_out, load, save
 
 
 @pytest.fixture
@@ -160,6 +160,15 @@ async def test_a_missing_etcd_is_told_before_anything_starts(
     with pytest.raises(DevError, match=r"\$TAILRACE_ETCD is '/nowhere/etcd'"):
         await DevCluster(tmp_path).up()
     assert load(tmp_path) is None
+
+
+async def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DevUsage, match=rf"no cluster can live in {folder}: a file is in the"):
+            await DevCluster(folder).up()
+        with pytest.raises(DevUsage, match=rf"{folder} is no folder: a file is in the way"):
+            DevCluster(folder).status()
 
 
 async def test_two_commands_do_not_get_in_each_others_way(tmp_path: Path) -> None:
