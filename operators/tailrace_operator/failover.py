@@ -81,7 +81,7 @@ class Grow:
     size: str
 
 
-Act = FenceAndForget | GiveUpVolume | Grow
+Act = FenceAndForget | GiveUpVolume
 
 
 def heal(

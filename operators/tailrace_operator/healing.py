@@ -16,6 +16,7 @@ from tailrace_operator.failover import (
     heal,
     read_quantity,
 )
+from tailrace_operator.kube import KubeError
 from tailrace_operator.manifests import BROKER, Manifest, workload_name
 from tailrace_operator.rollout import Health
 from tailrace_operator.spec import CLUSTER_LABEL, ROLE_LABEL, ClusterSpec, InvalidSpec
@@ -42,6 +43,10 @@ class Link(Protocol):
     async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]: ...
 
 
+class _CannotGrow(Exception):
+    """Kubernetes refuses a larger claim; the message says why."""
+
+
 class Healing:
     """One round for one cluster."""
 
@@ -60,19 +65,13 @@ class Healing:
         self._read_time = read_time
 
     async def play(self, health: Health, now_ms: int) -> str:
-        """Do what is to be done; a sentence when something is in the way."""
+        """Do what is to be done; a sentence about what could not be, the first one."""
         selector = f"{CLUSTER_LABEL}={self._spec.name},{ROLE_LABEL}={BROKER}"
         pods = [self._pod(each) for each in await self._api.list("v1", "Pod", selector)]
         claims = await self._claims(selector, pods)
-        trouble = ""
-        acts: list[Act] = list(heal(pods, claims, health, now_ms=now_ms))
-        try:
-            acts += grow(claims, self._spec.storage.size)
-        except InvalidSpec as error:
-            trouble = str(error)
-        for act in acts:
-            trouble = await self._do(act) or trouble
-        return trouble
+        troubles = [await self._do(act) for act in heal(pods, claims, health, now_ms=now_ms)]
+        troubles.append(await self._grow_all(claims))
+        return next(filter(None, troubles), "")
 
     async def _do(self, act: Act) -> str:
         match act:
@@ -91,11 +90,28 @@ class Healing:
                 await self._api.delete("v1", CLAIM, claim.name, uid=claim.uid)
                 if pod is not None:
                     await self._api.delete("v1", "Pod", pod.name, uid=pod.uid, grace_s=0)
-            case Grow(claim, size):
-                await self._tell("Grow", f"{claim.name} grows to {size}")
-                requests = {"spec": {"resources": {"requests": {"storage": size}}}}
-                await self._api.patch("v1", CLAIM, claim.name, requests)
         return ""
+
+    async def _grow_all(self, claims: Sequence[Claim]) -> str:
+        try:
+            for act in grow(claims, self._spec.storage.size):
+                await self._grow(act)
+        except (InvalidSpec, _CannotGrow) as error:
+            # Storage classes that cannot do it are many: the cluster runs on with what it has.
+            if str(error) not in str((self._resource.get("status") or {}).get("message")):
+                await self._tell("GrowFailed", str(error))
+            return str(error)
+        return ""
+
+    async def _grow(self, act: Grow) -> None:
+        requests = {"spec": {"resources": {"requests": {"storage": act.size}}}}
+        try:
+            await self._api.patch("v1", CLAIM, act.claim.name, requests)
+        except KubeError as error:
+            if not error.status:
+                raise
+            raise _CannotGrow(f"{act.claim.name} cannot grow to {act.size}: {error}") from error
+        await self._tell("Grow", f"{act.claim.name} grows to {act.size}")
 
     async def _fence(self, pod: BrokerPod, why: str) -> tuple[bool, str]:
         return await self._link.fence(pod.ordinal, instance=pod.uid, reason=why)

@@ -7,7 +7,9 @@ read comes as plain dictionaries, so that all who decide stay free of the client
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -40,12 +42,13 @@ class KubeError(Exception):
 class Kube:
     """The API of one namespace."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, *, now: Callable[[], str]) -> None:
         try:
             kubernetes.config.load_incluster_config()  # type: ignore[no-untyped-call]
         except kubernetes.config.ConfigException:
             kubernetes.config.load_kube_config()  # type: ignore[no-untyped-call]
         self.namespace = namespace
+        self._now = now
         self._api: DynamicClient | None = None
 
     async def list(self, api_version: str, kind: str, selector: str = "") -> list[Manifest]:
@@ -142,6 +145,7 @@ class Kube:
 
     async def event(self, about: Manifest, *, reason: str, message: str, warning: bool) -> None:
         """Tell people, at the object itself."""
+        now = self._now()
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -158,6 +162,9 @@ class Kube:
             "type": "Warning" if warning else "Normal",
             "source": {"component": FIELD_MANAGER},
             "reportingComponent": FIELD_MANAGER,
+            # Without these `kubectl get events` does not know what came last.
+            "firstTimestamp": now,
+            "lastTimestamp": now,
             "count": 1,
         }
 
@@ -217,6 +224,15 @@ class Kube:
 
         return await self._do(f"reading node {node}", ask)
 
+    async def namespace_is_going(self) -> bool:
+        """Whether the namespace is being deleted, with all that is in it."""
+
+        def ask() -> bool:
+            found = self._core().read_namespace(self.namespace, _request_timeout=REQUEST_TIMEOUT_S)
+            return found.metadata.deletion_timestamp is not None
+
+        return await self._do(f"reading namespace {self.namespace}", ask)
+
     def _core(self) -> Any:
         return kubernetes.client.CoreV1Api()
 
@@ -233,11 +249,14 @@ class Kube:
             return await asyncio.to_thread(ask)
         except ApiException as error:
             detail = error.reason or error.status
-            raise KubeError(f"{what}: {detail}: {_first_line(error.body)}", error.status) from error
+            raise KubeError(f"{what}: {detail}: {told(error.body)}", error.status) from error
         except (HTTPError, OSError) as error:
             raise KubeError(f"{what}: the Kubernetes API does not answer: {error}") from error
 
 
-def _first_line(body: object) -> str:
+def told(body: object) -> str:
+    """What the server says, for people: the message of its Status, else the first line."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    with suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["message"])
     return text.strip().splitlines()[0][:300] if text.strip() else ""

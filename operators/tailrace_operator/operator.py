@@ -104,7 +104,9 @@ class Operator:
     async def round(self) -> None:
         """Look at everything once, and do what is next."""
         began_ms = self._clock.monotonic_ms()
-        clusters, topics, drills = await self._listed()
+        found, topics, drills = await self._listed()
+        # One that is being deleted is left to Kubernetes: what it takes away must not be made anew.
+        clusters = [each for each in found if "deletionTimestamp" not in each["metadata"]]
         names = {each["metadata"]["name"] for each in clusters}
         for name in [each for each in self._links if each not in names]:
             await self._links.pop(name).close()

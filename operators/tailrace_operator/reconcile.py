@@ -96,7 +96,10 @@ async def reconcile(
         step: Step = Wait("spec.paused is true")
     else:
         trouble = await Healing(api, link, spec, resource, moments.read).play(seen.health, now_ms)
-        step = Wait(trouble) if trouble else next_step(seen)
+        step = next_step(seen)
+        # What could not be mended is told, and keeps nobody from the steps that are safe.
+        if trouble and isinstance(step, Wait | Settled):
+            step = Wait(trouble)
     since = [{"broker": broker, "sinceMs": since_ms} for broker, since_ms in away.items()]
     status = {**_status(spec, resource, seen, step, now), "away": since}
     extra = await _perform(step, spec, resource, api, link)

@@ -70,10 +70,11 @@ def _picture() -> str:
 @pytest.fixture(scope="session")
 def release() -> Iterator[Release]:
     made = Release("demo", NAMESPACE)
-    _clear(made)
-    made.install()
+    # E2E_KEEP leaves everything there, for people who want to look; E2E_REUSE goes on with that.
+    if not os.environ.get("E2E_REUSE"):
+        _clear(made)
+        made.install()
     yield made
-    # E2E_KEEP leaves everything there, for people who want to look.
     if not os.environ.get("E2E_KEEP"):
         _clear(made)
 

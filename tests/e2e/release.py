@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from e2e.kube import CommandFailed, Kube, Object, condition, until
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CHART: Final = ROOT / "deploy" / "helm" / "tailrace"
+HERE: Final = Path(__file__).resolve().parent
+CHART: Final = HERE.parents[1] / "deploy" / "helm" / "tailrace"
 TOPICS: Final = "topics.tailrace.dev"
 CLUSTERS: Final = "clusters.tailrace.dev"
 READY_S: Final = 300.0
+INSIDE_S: Final = 180.0
 # What the tests ask for beside the chart's defaults: a machine of two cores runs all of it.
 VALUES: Final[Object] = {
     "cluster": {
@@ -38,6 +39,8 @@ class Release:
         self.name = name
         self.kube = Kube(namespace)
         self.installed_s = 0.0
+        # What was changed since, and stays so.
+        self.values: Object = {}
 
     @property
     def bootstrap(self) -> str:
@@ -50,17 +53,18 @@ class Release:
     def install(self) -> None:
         """From nothing to all pods ready and every replica in sync."""
         began = time.monotonic()
-        self._helm("install", {}, "--create-namespace")
+        self._helm("install", {**VALUES, **self.values}, "--create-namespace")
         self.whole()
         self.installed_s = time.monotonic() - began
 
-    def upgrade(self, values: Object) -> None:
-        self._helm("upgrade", values)
+    def upgrade(self, values: Object, *, image: str = "") -> None:
+        """By `helm upgrade`; what was asked for before stays."""
+        self.values |= values
+        self._helm("upgrade", values, "--reuse-values", image=image)
 
-    def _helm(self, verb: str, values: Object, *more: str) -> None:
-        repository, _, tag = self.image.rpartition(":")
+    def _helm(self, verb: str, values: Object, *more: str, image: str = "") -> None:
+        repository, _, tag = (image or self.image).rpartition(":")
         words = [f"--set=image.repository={repository},image.tag={tag}"]
-        words += [f"--set-json={key}={json.dumps(each)}" for key, each in VALUES.items()]
         words += [f"--set-json={key}={json.dumps(each)}" for key, each in values.items()]
         self.kube.helm(verb, self.name, str(CHART), *words, *more, timeout_s=120)
 
@@ -84,6 +88,20 @@ class Release:
             status = self.kube.get(CLUSTERS, self.name).get("status")
             told = f"{status}\n{self.kube.kubectl('get', 'pods', '-o', 'wide')}"
             raise AssertionError(f"{error}\n{told}") from error
+
+    def says(self, part: str, timeout_s: float = 60) -> str:
+        """Wait until the status of the Cluster says something with these words."""
+
+        def look() -> str:
+            message = str(self.kube.get(CLUSTERS, self.name)["status"].get("message", ""))
+            return message if part in message else ""
+
+        return until(f"the cluster says {part!r}", look, timeout_s)
+
+    def told(self, reason: str) -> list[str]:
+        """What the operator said of itself, by the reason of its events."""
+        events = self.kube.list("events")
+        return [str(each["message"]) for each in events if each["reason"] == reason]
 
     def uids(self, role: str) -> dict[str, str]:
         """The pods of a role: which ones they are."""
@@ -123,6 +141,13 @@ class Release:
                     continue
                 return json.loads(told)
         raise trouble
+
+    def inside(self, script: str, *words: str) -> Any:
+        """What a program of ours says, in a pod: it knows nothing of what is being tested."""
+        pod = self.pod("broker", 0)
+        command = ("exec", "-i", pod, "--", "python3", "-", self.bootstrap, *words)
+        text = (HERE / script).read_text(encoding="utf-8")
+        return json.loads(self.kube.kubectl(*command, given=text, timeout_s=INSIDE_S))
 
     def topic(self, name: str) -> Any:
         return self.tailrace("topics", "describe", name, "--json")

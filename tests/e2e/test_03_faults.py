@@ -18,6 +18,7 @@ from e2e.release import Release
 
 FORCE: Final = ("--force", "--grace-period=0")
 API_AWAY_S: Final = 60.0
+FOUND_AGAIN_S: Final = 20.0
 LOAD: Final = "faults"
 
 
@@ -54,7 +55,14 @@ def test_the_coordinator_is_deleted(release: Release, load: Load, how: tuple[str
 def test_etcd_is_deleted(release: Release, load: Load) -> None:
     with pause_told(load, "etcd deleted by force"):
         release.delete_pod(release.pod("etcd", 0), *FORCE)
+        began = time.monotonic()
+        release.make_topic("after-etcd", partitions=1)
+        took_s = time.monotonic() - began
+    print(f"\ne2e etcd: a topic can be made {took_s:.0f} s after its pod is ready again")
+    # It has another address: whoever looks for that by gRPC's defaults does so after 30 s.
+    assert took_s < FOUND_AGAIN_S
     release.whole()
+    release.kube.kubectl("delete", "topics.tailrace.dev", "after-etcd")
 
 
 def test_f23_a_volume_is_deleted_with_its_pod(release: Release, load: Load) -> None:
@@ -65,6 +73,38 @@ def test_f23_a_volume_is_deleted_with_its_pod(release: Release, load: Load) -> N
         release.delete_pod(pod, *FORCE)
     release.whole()
     assert release.kube.get("pvc", f"data-{pod}")["metadata"]["uid"] != claim
+
+
+def test_f23_a_volume_is_lost_for_good(release: Release, load: Load) -> None:
+    """Its PersistentVolume is no more, and the pod runs on: the operator gives it another."""
+    pod = release.pod("broker", load.who("leader"))
+    uid = release.kube.get("pod", pod)["metadata"]["uid"]
+    volume = release.kube.get("pvc", f"data-{pod}")["spec"]["volumeName"]
+    with pause_told(load, "leader's volume lost for good"):
+        release.kube.kubectl("delete", "pv", volume, "--wait=false")
+        unprotected = '{"metadata":{"finalizers":null}}'
+        release.kube.kubectl("patch", "pv", volume, "--type=merge", "-p", unprotected)
+        release.replaced(pod, uid)
+    release.whole()
+    assert release.kube.get("pvc", f"data-{pod}")["spec"]["volumeName"] != volume
+    assert [each for each in release.told("NewVolume") if f"data-{pod} is lost" in each]
+
+
+@pytest.mark.needs("KUBELET_STOP", "KUBELET_GO_ON")
+def test_f22_a_pod_hangs_on_a_node_that_nobody_hears_of(release: Release, load: Load) -> None:
+    """It should go and cannot: fenced while its process runs on, then struck from the books."""
+    pod = release.pod("broker", load.who("leader"))
+    uid = release.kube.get("pod", pod)["metadata"]["uid"]
+    with pause_told(load, "leader hangs on a silent node"):
+        shell(os.environ["KUBELET_STOP"])
+        try:
+            release.kube.kubectl("delete", "pod", pod, "--grace-period=1", "--wait=false")
+            until("it is struck off", lambda: release.uids("broker").get(pod, uid) != uid, 120)
+        finally:
+            shell(os.environ["KUBELET_GO_ON"])
+        release.replaced(pod, uid)
+    release.whole()
+    assert [each for each in release.told("ForceDelete") if f"{pod} should have been" in each]
 
 
 @pytest.mark.needs("API_STOP", "API_GO_ON")

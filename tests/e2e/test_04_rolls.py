@@ -1,25 +1,35 @@
-"""Upgrades: a changed setting rolls everything, and an operator that dies goes on."""
+"""Upgrades: what was changed rolls everything, whichever operator dies meanwhile."""
 
 from __future__ import annotations
 
+import os
+import time
+from functools import partial
+
+import pytest
+
 from e2e.kube import until
 from e2e.loads import pause_told, under_load
-from e2e.release import Release
+from e2e.release import CLUSTERS, Release
 
 ROLLED_S = 400.0
+GROWN = "2Gi"
 
 
 def test_f24_an_upgrade_rolls_one_at_a_time_though_the_operator_is_killed(release: Release) -> None:
     before = release.uids("broker")
     seen: dict[str, set[str]] = {name: {uid} for name, uid in before.items()}
     with under_load(release, "upgrade") as load:
-        with pause_told(load, "helm upgrade, operator killed in mid-roll"):
-            release.upgrade({"cluster.brokers.settings": {"segment.bytes": 67108864}})
-            until("the roll is under way", lambda: looked(release, seen) > len(before), 120)
-            release.kube.kubectl(
-                *("delete", "pod", "-l", "app.kubernetes.io/component=operator"),
-                *("--force", "--grace-period=0"),
+        with pause_told(load, "helm upgrade, acting operator of two killed in mid-roll"):
+            release.upgrade(
+                {
+                    "cluster.brokers.settings": {"segment.bytes": 67108864},
+                    "operator.replicas": 2,
+                }
             )
+            until("the roll is under way", lambda: looked(release, seen) > len(before), 120)
+            release.kube.kubectl("rollout", "status", f"deployment/{release.name}-operator")
+            another_takes_over(release)
             until(
                 "every broker was replaced",
                 lambda: looked(release, seen) == 2 * len(before),
@@ -35,3 +45,58 @@ def looked(release: Release, seen: dict[str, set[str]]) -> int:
     for name, uid in release.uids("broker").items():
         seen.setdefault(name, set()).add(uid)
     return sum(map(len, seen.values()))
+
+
+def another_takes_over(release: Release) -> None:
+    """Kill the operator that acts, so that it cannot give up its lease."""
+    first = acting(release)
+    others = set(release.kube.pods("app.kubernetes.io/component=operator")) - {first}
+    began = time.monotonic()
+    release.kube.kubectl("delete", "pod", first, "--force", "--grace-period=0")
+    second = until("another operator acts", lambda: acting(release).replace(first, ""), 60)
+    print(f"\ne2e operator killed: another acts after {time.monotonic() - began:.0f} s")
+    assert second in others, "who stood by takes over, not one that was just made"
+
+
+def acting(release: Release) -> str:
+    """The pod of the operator that acts: what its Lease says, without the life of its process."""
+    lease = release.kube.get("lease", f"{release.name}-operator")
+    return str(lease["spec"].get("holderIdentity") or "").rpartition("-")[0].rpartition("-")[0]
+
+
+def test_volumes_grow_and_do_not_shrink(release: Release) -> None:
+    claims = [f"data-{name}" for name in release.uids("broker")]
+    before = release.uids("broker")
+    release.upgrade({"cluster.brokers.storage": {"size": GROWN}})
+    until(
+        "the volumes have grown",
+        lambda: (
+            {release.kube.get("pvc", each)["status"]["capacity"]["storage"] for each in claims}
+            == {GROWN}
+        ),
+        120,
+    )
+    size = '{"spec":{"brokers":{"storage":{"size":"1Gi"}}}}'
+    release.kube.kubectl("patch", CLUSTERS, release.name, "--type=merge", "-p", size)
+    print(f"\ne2e refused: {release.says('volumes can grow, not shrink')}")
+    release.kube.kubectl(
+        "patch", CLUSTERS, release.name, "--type=merge", "-p", size.replace("1Gi", GROWN)
+    )
+    release.whole()
+    assert release.uids("broker") == before
+
+
+@pytest.mark.needs("IMAGE_BEFORE")
+def test_f36_to_another_version_and_back_under_load(release: Release) -> None:
+    """Brokers, controllers and coordinators of both versions live side by side meanwhile."""
+    with under_load(release, "versions") as load:
+        for image in (os.environ["IMAGE_BEFORE"], release.image):
+            with pause_told(load, f"all pods replaced by those of {image}"):
+                release.upgrade({}, image=image)
+                until("every pod runs it", partial(runs_only, release, image), ROLLED_S)
+                release.whole()
+
+
+def runs_only(release: Release, image: str) -> bool:
+    pods = release.kube.pods("app.kubernetes.io/name=tailrace,app.kubernetes.io/component")
+    return {each["spec"]["containers"][0]["image"] for each in pods.values()} == {image}

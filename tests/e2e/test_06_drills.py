@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,7 +10,6 @@ from e2e.kube import CommandFailed, Object, until
 from e2e.release import Release
 
 DRILLS: Final = "drills.tailrace.dev"
-COUNT: Final = Path(__file__).with_name("count.py")
 DRILLED_S: Final = 400.0
 
 
@@ -53,7 +50,7 @@ def test_a_drill_runs_and_its_report_is_true(release: Release, kind: str) -> Non
     assert report["isrRecoveryMs"] > 0
     assert report["timeline"]
     # Every number that the probe wrote is in its topic, and we count them ourselves.
-    counted = count(release, status["topic"])
+    counted = release.inside("count.py", status["topic"])
     assert counted["distinct"] == report["acknowledged"]
     assert counted["records"] - counted["distinct"] == report["duplicated"] == 0
     assert counted["missing"] == report["lost"] == 0
@@ -62,11 +59,25 @@ def test_a_drill_runs_and_its_report_is_true(release: Release, kind: str) -> Non
     release.whole()
 
 
-def count(release: Release, topic: str) -> Any:
-    """In a pod, by a program of ours that knows nothing of the drill."""
-    pod = release.pod("broker", 0)
-    words = ("exec", "-i", pod, "--", "python3", "-", release.bootstrap, topic)
-    return json.loads(release.kube.kubectl(*words, given=COUNT.read_text(encoding="utf-8")))
+def test_a_scheduled_drill_runs_when_it_is_due_and_not_while_suspended(release: Release) -> None:
+    spec = {"cluster": release.name, "kind": "kill-coordinator", "schedule": "* * * * *"}
+    release.kube.apply(drill("often", **spec))
+
+    def status() -> Object:
+        found: Object = release.kube.get(DRILLS, "often").get("status") or {}
+        return found
+
+    until("it runs by itself", lambda: status().get("run") == 1, 90)
+    began, due = status()["startedAt"], status()["nextAt"]
+    print(f"\ne2e drill each minute: began at {began}, the next is due at {due}")
+    assert began < due
+    assert due.endswith(":00Z")
+    release.kube.apply(drill("often", **spec, suspended=True))
+    until("it has ended", lambda: status().get("runs"), DRILLED_S)
+    assert [(each["run"], each["verdict"]) for each in status()["runs"]] == [(1, "Passed")]
+    until("none is due any more", lambda: status().get("nextAt") is None, 30)
+    release.kube.kubectl("delete", DRILLS, "often")
+    release.whole()
 
 
 def test_a_drill_that_cannot_be_is_refused(release: Release) -> None:

@@ -48,7 +48,9 @@ def confluent(job: Job) -> None:
     consumer.assign([kafka.TopicPartition(job.topic, each, 0) for each in range(PARTITIONS)])
     left = job.records
     while left > 0:
-        left -= len(consumer.consume(POLL_RECORDS, POLL_S))
+        # It gives nothing until it has all that it was asked for or the time is over: asked for
+        # more than there is left, it would wait for POLL_S at the end, and that would be timed.
+        left -= len(consumer.consume(min(left, POLL_RECORDS), POLL_S))
     consumer.close()
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
+from tailrace_operator.kube import KubeError
 from tailrace_operator.manifests import Manifest, fingerprint
 from tailrace_operator.reconcile import Moments, SpreadFailed
 from tailrace_operator.rollout import Health
@@ -38,6 +40,9 @@ class FakeKubernetes:
         self.nodes_gone: set[str] = set()
         # Pods that a disruption budget protects.
         self.protected: set[str] = set()
+        # Why claims cannot grow; empty: they can.
+        self.no_growth = ""
+        self.going = False
         self.calls = 0
         self.after_each_call: Callable[[], None] = lambda: None
         self._uids = 0
@@ -86,6 +91,8 @@ class FakeKubernetes:
 
     async def patch(self, api_version: str, kind: str, name: str, patch: Manifest) -> None:
         self._called()
+        if kind == "PersistentVolumeClaim" and self.no_growth:
+            raise KubeError(self.no_growth, HTTPStatus.FORBIDDEN)
         found = self.objects[kind, name]
         found["spec"] = {**found["spec"], **patch["spec"]}
 
@@ -125,6 +132,10 @@ class FakeKubernetes:
     async def node_is_gone(self, node: str) -> bool:
         self._called()
         return node in self.nodes_gone
+
+    async def namespace_is_going(self) -> bool:
+        self._called()
+        return self.going
 
     # What Kubernetes does by itself.
 

@@ -98,6 +98,16 @@ async def test_the_link_to_a_cluster_that_is_gone_is_closed() -> None:
     assert not bench.link.reachable
 
 
+async def test_what_is_taken_from_a_cluster_that_is_deleted_is_not_made_anew() -> None:
+    bench = Bench()
+    bench.api.put(cluster_resource())
+    await bench.rounds(3)
+    bench.api.objects["Cluster", "events"]["metadata"]["deletionTimestamp"] = "now"
+    del bench.api.objects["Service", "events-bootstrap"]
+    await bench.rounds(2)
+    assert ("Service", "events-bootstrap") not in bench.api.objects
+
+
 async def test_one_that_stands_by_hears_and_does_nothing() -> None:
     bench = Bench()
     bench.api.put(cluster_resource())

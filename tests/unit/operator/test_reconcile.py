@@ -211,3 +211,22 @@ async def test_a_larger_volume_grows_claims_and_never_the_template() -> None:
     bench.change(brokers={"storage": {"size": "1Gi"}})
     await bench.round()
     assert "volumes can grow, not shrink" in bench.status["message"]
+
+
+async def test_claims_that_cannot_grow_are_told_and_nothing_else_waits_for_them() -> None:
+    bench = Bench(brokers={"storage": {"size": "1Gi"}})
+    await bench.until_settled()
+    bench.api.no_growth = "changing it: only claims of a class that allows it can be resized"
+    bench.change(image="tailrace:2", brokers={"storage": {"size": "2Gi"}})
+    for _ in range(ROUNDS_MAX):
+        await bench.round()
+    assert len(bench.api.deleted_pods) == 7
+    problem = f"data-events-broker-0 cannot grow to 2Gi: {bench.api.no_growth}"
+    assert bench.status["message"] == problem
+    assert bench.ready() == "True"
+    bench.api.events.clear()
+    await bench.round()
+    assert not bench.api.events
+    bench.api.no_growth = ""
+    await bench.until_settled()
+    assert bench.status["message"] == "all is well"

@@ -76,6 +76,11 @@ def test_a_topic_lives_as_its_resource_says() -> None:
             bench.ask("foreign", topicName="stranger")
             await bench.round()
             bench.topics.clear()
+            # F38: with its namespace a resource goes, and the topic stays on its volumes.
+            bench.api.going = True
+            await bench.round()
+            assert not (await admin.describe_topic("orders")).deleting
+            bench.api.going = False
             await bench.round()
             # What the operator did not make stays, whoever asked for it.
             left = [each for each in await admin.describe_topics() if not each.deleting]
