@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from tailrace.cli import demo_cluster
 from tailrace.cli.commands import app
+from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.errors import TailraceError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -243,3 +245,25 @@ def test_groups_from_the_command_line(tailrace: Tailrace) -> None:
     assert tailrace("groups", "delete", "readers", "--yes") == "readers deleted\n"
     assert tailrace("groups", "list", "--json") == ""
     assert "there is no group" in tailrace.fails("groups", "describe", "readers")
+
+
+async def test_a_port_that_is_taken_while_the_cluster_starts_is_left_to_others(
+    tmp_path: Path,
+) -> None:
+    taken: list[socket.socket] = []
+
+    def take_the_port_of_etcd(_: str, command: list[str]) -> list[str]:
+        if not taken:
+            etcd = dev.state.member("etcd")
+            taken.append(socket.create_server((etcd.host, etcd.port)))
+        return command
+
+    dev = DevCluster(tmp_path, command_for=take_the_port_of_etcd)
+    try:
+        await dev.up(Plan(brokers=1, controllers=1, coordinators=0, etcd_fsync=False))
+        assert dev.state.member("etcd").port != taken[0].getsockname()[1]
+        assert all(each["state"] == "running" for each in dev.status()["processes"])
+    finally:
+        await dev.down()
+        for each in taken:
+            each.close()

@@ -49,6 +49,8 @@ READY_TIMEOUT_MS: Final = 60_000
 STOP_TIMEOUT_MS: Final = 20_000
 KILL_TIMEOUT_MS: Final = 5_000
 POLL_MS: Final = 20
+# How often ports that nobody asked for are chosen anew when another process takes one meanwhile.
+PORT_TRIES: Final = 3
 
 _LOCK_FILE: Final = "lock"
 _LOGS: Final = "logs"
@@ -171,27 +173,42 @@ class DevCluster:
 
         What was started is stopped again when that fails.
         """
+        plan = plan or Plan()
         with self.locked():
             binary = _etcd_binary()
-            state = self._planned(plan or Plan())
-            missing = [each for each in state.members if self.life(each) is Life.EXITED]
-            if not missing:
-                return []
-            self._require_free(missing)
-            runs = len(missing) < len(state.members)
-            self._write_configs(state, plan or Plan(), missing if runs else state.members)
-            save(self._folder, state)
-            made = self._not_there_yet(state)
-            try:
-                await self._start_all(missing, binary, fsync=plan is None or plan.etcd_fsync)
-                await self._until_ready()
-            except BaseException:
-                await self._stop([each.name for each in missing], grace_ms=0)
-                # An etcd that was ended while it made its first entries never gets well again.
-                for path in made:
-                    shutil.rmtree(path, ignore_errors=True)
-                raise
-            return [each.name for each in missing]
+            for tries_left in reversed(range(PORT_TRIES)):
+                state = self._planned(plan)
+                missing = [each for each in state.members if self.life(each) is Life.EXITED]
+                if not missing:
+                    return []
+                self._require_free(missing)
+                try:
+                    await self._start_missing(state, missing, plan, binary)
+                except DevError:
+                    chosen = plan.port_base is None and len(missing) == len(state.members)
+                    if not tries_left or not chosen or _are_free(missing):
+                        raise
+                    # Somebody took a port between our look and our listening: take others.
+                else:
+                    return [each.name for each in missing]
+        raise AssertionError("the last try returns or raises")
+
+    async def _start_missing(
+        self, state: ClusterState, missing: Sequence[Member], plan: Plan, binary: Path
+    ) -> None:
+        runs = len(missing) < len(state.members)
+        self._write_configs(state, plan, missing if runs else state.members)
+        save(self._folder, state)
+        made = self._not_there_yet(state)
+        try:
+            await self._start_all(missing, binary, fsync=plan.etcd_fsync)
+            await self._until_ready()
+        except BaseException:
+            await self._stop([each.name for each in missing], grace_ms=0)
+            # An etcd that was ended while it made its first entries never gets well again.
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
 
     def _not_there_yet(self, state: ClusterState) -> list[Path]:
         """The folders with data that the first start will make; none where there was an etcd."""
@@ -238,7 +255,7 @@ class DevCluster:
         bases = chosen_bases(self._folder)
         for base in [old.port_base, *bases] if old else bases:
             state = self._placed(counts.lay_out(base))
-            if all(_is_free(each.host, port) for each in state.members for port in each.ports):
+            if _are_free(state.members):
                 return state
         raise DevError("no free ports were found: give some with --port-base")
 
@@ -587,6 +604,10 @@ def _environment() -> dict[str, str]:
     return {
         name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)
     }
+
+
+def _are_free(members: Sequence[Member]) -> bool:
+    return all(_is_free(each.host, port) for each in members for port in each.ports)
 
 
 def _is_free(host: str, port: int) -> bool:
