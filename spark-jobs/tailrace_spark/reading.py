@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tailrace.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
+from tailrace.process import keep_freed_memory
 from tailrace_spark.cluster import Cluster, cluster_for
 from tailrace_spark.columns import Part, rows_of
 from tailrace_spark.layout import Layout
@@ -39,6 +41,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Iterator[pa.RecordBatch]:
     """All records of the range, as Arrow batches in Spark's schema."""
+    _prepare_worker()
     cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
     reading = _Reading(cluster, wanted, options)
     try:
@@ -48,6 +51,12 @@ def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Itera
                 yield rows
     finally:
         reading.close()
+
+
+@cache
+def _prepare_worker() -> None:
+    """Once in a worker: the process is there for our tasks, so its memory is ours to arrange."""
+    keep_freed_memory()
 
 
 class _Reading:
