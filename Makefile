@@ -209,7 +209,7 @@ lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
 	$(LOCK) --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
-	$(LOCK) -c requirements.lock --extra server --extra operator pyproject.toml -o deploy/docker/requirements.txt
+	$(LOCK) -c requirements.lock --extra server --extra operator --extra otel pyproject.toml -o deploy/docker/requirements.txt
 	$(LOCK) -c requirements.lock --extra spark pyproject.toml -o deploy/docker/spark-requirements.txt
 	$(LOCK) -c requirements.lock deploy/docker/build-requirements.in -o deploy/docker/build-requirements.txt
 
