@@ -127,6 +127,13 @@ bench-overload: $(V1)  ## ask three real brokers for far more than they can carr
 bench-endurance: $(V1)  ## mixed load on 1,000 partitions for MINUTES=60, and the memory of every process
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench_endurance.py --minutes $(MINUTES)
 
+.PHONY: bench-quick
+# Which of the workloads of `make bench-quick` and `make bench-peers`; whether a quick run is stored: add or new.
+WORKLOADS ?=
+STORE ?=
+bench-quick: $(V1)  ## Tailrace beside bare gRPC and a bare disk in two minutes, compared with stored ratios (STORE=add)
+	PYTHONPATH=services:tests timeout 300 $(BIN)/python -m bench.quick.run --workloads '$(WORKLOADS)' --store '$(STORE)'
+
 bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
 bench-log: $(V1)  ## measure the log against bare system calls
