@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from bench.figures import Better, Spread, gain, spread
+from bench.figures import Better, gain
+from bench.quick.measured import Flow, Waits
 
 RUNS_MAX: Final = 15
 """Older runs than this are forgotten."""
@@ -42,20 +43,16 @@ class Mark(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One figure of a workload as a multiple of its yardstick, round by round."""
+    """One figure of a workload as a multiple of its yardstick."""
 
     workload: str
     measure: str
     better: Better
-    rounds: tuple[float, ...]
+    value: float
 
     @property
     def name(self) -> str:
         return f"{self.workload}: {self.measure}"
-
-    @property
-    def spread(self) -> Spread:
-        return spread(self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,36 @@ class Stored:
 NOTHING: Final = Stored({}, {})
 
 
+def flow_ratios(
+    name: str, flows: Sequence[Flow], grpc: Sequence[Flow], disk: Sequence[Flow]
+) -> list[Ratio]:
+    """A workload beside its ground: what a byte must cost at least is a way and a place."""
+    speed, grpc_speed, disk_speed = map(_speed, (flows, grpc, disk))
+    cpu, grpc_cpu, disk_cpu = map(_cpu, (flows, grpc, disk))
+    return [
+        Ratio(name, "speed / gRPC", Better.MORE, speed / grpc_speed),
+        Ratio(name, "speed / disk", Better.MORE, speed / disk_speed),
+        Ratio(name, "CPU / gRPC + disk", Better.LESS, cpu / (grpc_cpu + disk_cpu)),
+    ]
+
+
+def wait_ratios(name: str, found: Sequence[Waits], ping: Sequence[Waits]) -> list[Ratio]:
+    p50, ping_p50 = (median(each.p50_ms for each in rounds) for rounds in (found, ping))
+    p99, ping_p99 = (median(each.p99_ms for each in rounds) for rounds in (found, ping))
+    return [
+        Ratio(name, "p50 / gRPC", Better.LESS, p50 / ping_p50),
+        Ratio(name, "p99 / gRPC", Better.LESS, p99 / ping_p99),
+    ]
+
+
+def _speed(rounds: Sequence[Flow]) -> float:
+    return median(each.bytes_per_s for each in rounds)
+
+
+def _cpu(rounds: Sequence[Flow]) -> float:
+    return median(each.cpu_s_per_gb for each in rounds)
+
+
 def judge(ratios: Sequence[Ratio], stored: Stored) -> list[Verdict]:
     return [_verdict(each, stored.runs.get(each.name, ())) for each in ratios]
 
@@ -89,7 +116,7 @@ def _verdict(ratio: Ratio, runs: Sequence[float]) -> Verdict:
     if not runs:
         return Verdict(ratio, None, None, noise, Mark.NEW)
     before = median(runs)
-    moved = gain(ratio.spread.median, before, ratio.better)
+    moved = gain(ratio.value, before, ratio.better)
     mark = Mark.FELL if moved < -noise else Mark.ROSE if moved > noise else Mark.SAME
     return Verdict(ratio, before, moved, noise, mark)
 
@@ -107,7 +134,7 @@ def with_run(stored: Stored, ratios: Sequence[Ratio], machine: Mapping[str, str]
     """One run more; what this run did not measure stays."""
     runs = {name: list(values) for name, values in stored.runs.items()}
     for each in ratios:
-        values = [*runs.get(each.name, ()), round(each.spread.median, 4)]
+        values = [*runs.get(each.name, ()), round(each.value, 4)]
         runs[each.name] = values[-RUNS_MAX:]
     return Stored(dict(machine), runs)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.figures import Better, percentile
+from bench.figures import percentile
 
 GB: Final = 1e9
 
@@ -52,20 +52,3 @@ def waits(seconds: Sequence[float]) -> Waits:
 def volume(probe: Flow, seconds: float, *, least: int, most: int) -> int:
     """How many bytes take about so long, judging by a first round."""
     return int(min(max(probe.bytes_per_s * seconds, least), most))
-
-
-def flow_ratios(flow: Flow, grpc: Flow, disk: Flow) -> list[tuple[str, Better, float]]:
-    """A workload beside its ground: what a byte must cost at least is a way and a place."""
-    ground_cpu_s = grpc.cpu_s_per_gb + disk.cpu_s_per_gb
-    return [
-        ("speed / gRPC", Better.MORE, flow.bytes_per_s / grpc.bytes_per_s),
-        ("speed / disk", Better.MORE, flow.bytes_per_s / disk.bytes_per_s),
-        ("CPU / gRPC + disk", Better.LESS, flow.cpu_s_per_gb / ground_cpu_s),
-    ]
-
-
-def wait_ratios(found: Waits, ping: Waits) -> list[tuple[str, Better, float]]:
-    return [
-        ("p50 / gRPC", Better.LESS, found.p50_ms / ping.p50_ms),
-        ("p99 / gRPC", Better.LESS, found.p99_ms / ping.p99_ms),
-    ]

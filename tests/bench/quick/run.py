@@ -15,28 +15,38 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
 from bench import machine
-from bench.figures import Better
 from bench.quick import workloads as w
-from bench.quick.comparison import NOTHING, Ratio, Stored, from_json, judge, to_json, with_run
-from bench.quick.measured import Flow, Waits, flow_ratios, volume, wait_ratios
+from bench.quick.comparison import (
+    NOTHING,
+    Ratio,
+    Stored,
+    flow_ratios,
+    from_json,
+    judge,
+    to_json,
+    wait_ratios,
+    with_run,
+)
+from bench.quick.measured import Flow, Waits, volume
 from bench.quick.table import show
-from bench.quick.yardsticks import BareDisk, BareGrpc, Frame, bare_grpc, frame
+from bench.quick.yardsticks import BareDisk, BareGrpc, bare_grpc, frame
 from tailrace.aio import Admin
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.process import loop_factory, run_command
 
 STORED: Final = Path(__file__).parents[1] / "quick.json"
-ROUNDS: Final = 5
-ROUND_S: Final = 0.7
+ROUNDS: Final = 9
+ROUND_S: Final = 0.4
 """How long a workload runs in a round, about."""
 
 RUN_S_MAX: Final = 105.0
@@ -45,8 +55,11 @@ RUN_S_MAX: Final = 105.0
 BYTES_MIN: Final = 4 * w.MIB
 BYTES_MAX: Final = 400 * w.MIB
 PROBE_BYTES: Final = 16 * w.MIB
+MEMORY: Final = Path("/dev/shm")
+MEMORY_BYTES_MIN: Final = 6 << 30
 READ_BYTES: Final = {100: 128 * w.MIB, w.KIB: 256 * w.MIB}
-READ: Final = "read"
+READ: Final = 0
+"""The ground of those that read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,7 @@ class Throughput:
 
     name: str
     size: int
-    ground: int | str
+    ground: int
     work: w.Flowing
 
 
@@ -85,18 +98,11 @@ LATENCY: Final = (
     Latency("one at a time, acknowledged, 1 KiB", w.KIB, w.acknowledged),
     Latency("one at a time, to a consumer, 1 KiB", w.KIB, w.to_consumer),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """Both yardsticks in one round."""
-
-    grpc: Flow
-    disk: Flow
+PING: Final = "bare gRPC, one at a time"
 
 
 class Bench:
-    """Rounds of all workloads; what they gave gathers in `flows`, `waits` and `ratios`."""
+    """Rounds of all workloads and yardsticks; what they gave gathers by name."""
 
     def __init__(self, cluster: w.Cluster, grpc: BareGrpc, disk: BareDisk, wanted: str) -> None:
         self._cluster = cluster
@@ -107,17 +113,23 @@ class Bench:
         if not self._throughput and not self._latency:
             names = ", ".join(each.name for each in (*THROUGHPUT, *LATENCY))
             raise SystemExit(f"no workload has {wanted!r} in its name; there are: {names}")
-        self._frames: dict[tuple[int, int], Frame] = {}
+        sizes = {1, *(each.ground for each in self._throughput if each.ground != READ)}
+        self._frames = {size: frame(size, w.some_values(w.KIB)) for size in sizes}
         self._read_topics: dict[int, str] = {}
-        # Bytes of a round, by workload; of a yardstick, by its kind.
+        # Bytes of a round, by name; empty in the first round, which finds them out.
         self._volumes: dict[str, int] = {}
         self.flows: dict[str, list[Flow]] = {}
         self.waits: dict[str, list[Waits]] = {}
-        self._ratios: dict[tuple[str, str, Better], list[float]] = {}
 
     @property
     def ratios(self) -> list[Ratio]:
-        return [Ratio(*key, tuple(values)) for key, values in self._ratios.items()]
+        found: list[Ratio] = []
+        for each in self._throughput:
+            grpc, disk = (self.flows[name] for name in _grounds(each.ground))
+            found += flow_ratios(each.name, self.flows[each.name], grpc, disk)
+        for one in self._latency:
+            found += wait_ratios(one.name, self.waits[one.name], self.waits[PING])
+        return found
 
     async def prepare(self) -> None:
         """Fill what is read, and one small round of everything, which warms up."""
@@ -131,70 +143,50 @@ class Bench:
             self._volumes[name] = volume(flows[0], ROUND_S, least=BYTES_MIN, most=BYTES_MAX)
         self.flows.clear()
         self.waits.clear()
-        self._ratios.clear()
 
     async def round(self) -> None:
-        grounds: dict[tuple[int | str, int], Ground] = {}
+        measured: set[int] = set()
         for each in self._throughput:
-            # Frames of small values have more around them: each size has its own.
-            key = (each.ground, 0 if each.ground == READ else each.size)
-            if key not in grounds:
-                grounds[key] = await self._ground(*key)
-            self._note_flow(each.name, await self._one(each), grounds[key])
+            if each.ground not in measured:
+                measured.add(each.ground)
+                await self._ground(each.ground)
+            self._note(each.name, await self._one(each))
         if self._latency:
-            ping = await self._grpc.ping(self._frame(1, w.KIB), ROUND_S)
-            self._note_waits("bare gRPC, one at a time", ping, ping)
-            for one in self._latency:
-                async with self._cluster.topic() as topic:
-                    job = w.Job(self._cluster, topic, one.size, 0, ROUND_S)
-                    self._note_waits(one.name, await one.work(job), ping)
+            ping = await self._grpc.ping(self._frames[1], ROUND_S)
+            self.waits.setdefault(PING, []).append(ping)
+        for one in self._latency:
+            async with self._cluster.topic() as topic:
+                found = await one.work(w.Job(self._cluster, topic, one.size, 0, ROUND_S))
+            self.waits.setdefault(one.name, []).append(found)
 
     async def _one(self, each: Throughput) -> Flow:
-        value_bytes = self._volumes.get(each.name, PROBE_BYTES)
         if each.ground == READ:
-            wanted = READ_BYTES[each.size] if self._volumes else PROBE_BYTES
+            wanted = min(self._volumes.get(each.name, PROBE_BYTES), READ_BYTES[each.size])
             topic = self._read_topics[each.size]
             return await w.flow(each.work, w.Job(self._cluster, topic, each.size, wanted, ROUND_S))
         async with self._cluster.topic() as topic:
-            job = w.Job(self._cluster, topic, each.size, value_bytes, ROUND_S)
-            return await w.flow(each.work, job)
+            wanted = self._volumes.get(each.name, PROBE_BYTES)
+            return await w.flow(each.work, w.Job(self._cluster, topic, each.size, wanted, ROUND_S))
 
-    async def _ground(self, kind: int | str, size: int) -> Ground:
-        if isinstance(kind, str):
-            name, frame_ = "stream of 1 MiB", None
-        else:
-            name, frame_ = f"{kind // w.KIB} KiB batches of {size} B", self._frame(kind, size)
-        grpc_name, disk_name = f"bare gRPC, {name}", f"bare disk, {name}"
+    async def _ground(self, ground: int) -> None:
+        grpc_name, disk_name = _grounds(ground)
         grpc_bytes = self._volumes.get(grpc_name, PROBE_BYTES)
         disk_bytes = self._volumes.get(disk_name, PROBE_BYTES)
-        if frame_ is None:
-            ground = Ground(await self._grpc.fetch(grpc_bytes), self._disk.read(disk_bytes))
+        if ground == READ:
+            self._note(grpc_name, await self._grpc.fetch(grpc_bytes))
+            self._note(disk_name, self._disk.read(disk_bytes))
         else:
-            ground = Ground(
-                await self._grpc.produce(frame_, grpc_bytes), self._disk.write(frame_, disk_bytes)
-            )
-        self.flows.setdefault(grpc_name, []).append(ground.grpc)
-        self.flows.setdefault(disk_name, []).append(ground.disk)
-        return ground
+            self._note(grpc_name, await self._grpc.produce(self._frames[ground], grpc_bytes))
+            self._note(disk_name, self._disk.write(self._frames[ground], disk_bytes))
 
-    def _frame(self, batch_bytes: int, size: int) -> Frame:
-        key = (batch_bytes, size)
-        if key not in self._frames:
-            self._frames[key] = frame(batch_bytes, w.some_values(size))
-        return self._frames[key]
-
-    def _note_flow(self, name: str, flow: Flow, ground: Ground) -> None:
+    def _note(self, name: str, flow: Flow) -> None:
         self.flows.setdefault(name, []).append(flow)
-        self._note_ratios(name, flow_ratios(flow, ground.grpc, ground.disk))
 
-    def _note_waits(self, name: str, found: Waits, ping: Waits) -> None:
-        self.waits.setdefault(name, []).append(found)
-        if found is not ping:
-            self._note_ratios(name, wait_ratios(found, ping))
 
-    def _note_ratios(self, name: str, found: Iterable[tuple[str, Better, float]]) -> None:
-        for measure, better, value in found:
-            self._ratios.setdefault((name, measure, better), []).append(value)
+def _grounds(ground: int) -> tuple[str, str]:
+    """The names of both yardsticks."""
+    name = "stream of 1 MiB" if ground == READ else f"batches of {ground // w.KIB} KiB"
+    return f"bare gRPC, {name}", f"bare disk, {name}"
 
 
 async def measure(folder: Path, wanted: str, rounds: int) -> Bench:
@@ -221,15 +213,17 @@ def main() -> int:
     parser.add_argument("--workloads", default="", help="those with this in their name")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--store", choices=["", "add", "new"], default="", help="store this run")
-    parser.add_argument("--json", action="store_true", help="print the ratios as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print all rounds as one JSON object")
+    parser.add_argument("--folder", default=_folder(), help="where brokers keep their data")
     given = parser.parse_args()
     before = machine.load()
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=given.folder) as folder:
         work = measure(Path(folder), given.workloads, max(given.rounds, 1))
         bench = run_command(work, loop_factory())
     stored = from_json(STORED.read_text(encoding="utf-8")) if STORED.exists() else NOTHING
     if given.json:
-        print(json.dumps({each.name: list(each.rounds) for each in bench.ratios}))
+        found = {**bench.flows, **bench.waits}
+        print(json.dumps({name: [asdict(each) for each in found[name]] for name in found}))
     else:
         show(bench.flows, bench.waits, judge(bench.ratios, stored))
     _say_of_machine(stored, before)
@@ -238,6 +232,13 @@ def main() -> int:
         text = to_json(with_run(kept, bench.ratios, machine.facts()))
         STORED.write_text(text, encoding="utf-8")
     return 0
+
+
+def _folder() -> str:
+    """In memory if there is room: what the program costs shows, not what a busy disk does to it."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
+        return str(MEMORY)
+    return tempfile.gettempdir()
 
 
 def _say_of_machine(stored: Stored, before: str) -> None:

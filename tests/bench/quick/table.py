@@ -60,14 +60,12 @@ def figures_table(
 
 def ratios_table(verdicts: Sequence[Verdict]) -> Table:
     title = "Ratios to the bare ground (gain: how much better than stored)"
-    table = _table(title, "what", "measure", "now", "range", "stored", "gain", "noise", "mark")
+    table = _table(title, "what", "measure", "now", "stored", "gain", "noise", "mark")
     for each in verdicts:
-        found = each.ratio.spread
         table.add_row(
             each.ratio.workload,
             each.ratio.measure,
-            f"{found.median:.3f}",
-            f"{found.low:.3f}..{found.high:.3f}",
+            f"{each.ratio.value:.3f}",
             "" if each.stored is None else f"{each.stored:.3f}",
             "" if each.gain is None else f"{each.gain:+.0%}",
             f"{each.noise:.0%}",

@@ -32,6 +32,9 @@ POLL_RECORDS: Final = 10_000
 WARM: Final = 50
 """Single records that open connections and are not counted."""
 
+SINGLES_MIN: Final = 150
+"""So many are counted at least, however long that takes: else there is no 99th percentile."""
+
 
 class Cluster:
     """Brokers that run, and what they used so far."""
@@ -141,7 +144,7 @@ async def acknowledged(job: Job) -> Waits:
     times: list[float] = []
     async with Producer(job.cluster.bootstrap) as producer:
         end = perf_counter() + job.seconds
-        while (began := perf_counter()) < end:
+        while (began := perf_counter()) < end or len(times) < WARM + SINGLES_MIN:
             value = values[len(times) % DISTINCT_VALUES]
             await (await producer.send(job.topic, value, partition=0))
             times.append(perf_counter() - began)
@@ -154,7 +157,7 @@ async def to_consumer(job: Job) -> Waits:
     times: list[float] = []
     async with Producer(job.cluster.bootstrap) as producer, _consumer(job) as consumer:
         end = perf_counter() + job.seconds
-        while (began := perf_counter()) < end:
+        while (began := perf_counter()) < end or len(times) < WARM + SINGLES_MIN:
             value = values[len(times) % DISTINCT_VALUES]
             await producer.send(job.topic, value, partition=0)
             if not await consumer.poll(POLL_S):

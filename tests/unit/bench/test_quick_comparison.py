@@ -14,16 +14,19 @@ from bench.quick.comparison import (
     Mark,
     Ratio,
     Stored,
+    flow_ratios,
     from_json,
     judge,
     noise_of,
     to_json,
+    wait_ratios,
     with_run,
 )
+from bench.quick.measured import Flow, Waits
 
 
-def ratio(*rounds: float, better: Better = Better.MORE) -> Ratio:
-    return Ratio("send", "speed", better, rounds)
+def ratio(value: float, better: Better = Better.MORE) -> Ratio:
+    return Ratio("send", "speed", better, value)
 
 
 def stored(*runs: float) -> Stored:
@@ -54,9 +57,26 @@ def test_only_what_moved_by_more_than_the_noise_is_marked(
     assert verdict.mark is mark
 
 
-def test_the_median_of_the_rounds_counts() -> None:
-    (verdict,) = judge([ratio(0.1, 1.0, 9.0)], stored(1.0, 1.0, 1.0))
-    assert (verdict.gain, verdict.mark) == (0.0, Mark.SAME)
+def test_ratios_are_those_of_medians_to_both_parts_of_the_ground() -> None:
+    def flow(seconds: float, cpu_s: float) -> Flow:
+        return Flow(1_000_000_000, seconds, cpu_s / 2, cpu_s / 2)
+
+    found = flow_ratios(
+        "send",
+        [flow(4, 9), flow(1, 8), flow(99, 1)],
+        [flow(2, 2)],
+        [flow(1, 1), flow(1, 2), flow(9, 9)],
+    )
+    assert [(each.measure, each.better, each.value) for each in found] == [
+        ("speed / gRPC", Better.MORE, 0.5),
+        ("speed / disk", Better.MORE, 0.25),
+        ("CPU / gRPC + disk", Better.LESS, 2.0),
+    ]
+
+
+def test_waits_are_compared_with_those_of_a_bare_call() -> None:
+    found = wait_ratios("one", [Waits(1, 5), Waits(9, 9), Waits(1, 1)], [Waits(0.5, 1)])
+    assert [(each.measure, each.value) for each in found] == [("p50 / gRPC", 2), ("p99 / gRPC", 5)]
 
 
 def test_noise_is_how_far_runs_of_the_same_code_lay_apart() -> None:
