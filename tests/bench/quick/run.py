@@ -18,7 +18,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -222,7 +222,7 @@ def main() -> int:
         bench = run_command(work, loop_factory())
     stored = from_json(STORED.read_text(encoding="utf-8")) if STORED.exists() else NOTHING
     if given.json:
-        found = {**bench.flows, **bench.waits}
+        found: dict[str, Sequence[Flow | Waits]] = {**bench.flows, **bench.waits}
         print(json.dumps({name: [asdict(each) for each in found[name]] for name in found}))
     else:
         show(bench.flows, bench.waits, judge(bench.ratios, stored))
