@@ -13,8 +13,8 @@ SEED ?=
 TRACE ?=
 # How long `make fuzz` looks for bad bytes, and `make bench-groups` commits.
 SECONDS ?= 60
-# How often `make bench-failover` does each fault.
-ROUNDS ?= 20
+# How often `make bench-failover` does each fault (20), and `make bench-peers` each workload (3).
+ROUNDS ?=
 # How long `make nemesis` runs; the faults come from SEED.
 MINUTES ?= 2
 # How many processes share the tests: more than cores, for many tests wait for other processes.
@@ -127,6 +127,13 @@ bench-overload: $(V1)  ## ask three real brokers for far more than they can carr
 bench-endurance: $(V1)  ## mixed load on 1,000 partitions for MINUTES=60, and the memory of every process
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench_endurance.py --minutes $(MINUTES)
 
+.PHONY: bench-quick
+# Which of the workloads of `make bench-quick` and `make bench-peers`; whether a quick run is stored: add or new.
+WORKLOADS ?=
+STORE ?=
+bench-quick: $(V1)  ## Tailrace beside bare gRPC and a bare disk in two minutes, compared with stored ratios (STORE=add)
+	PYTHONPATH=services:tests timeout 300 $(BIN)/python -m bench.quick.run --workloads '$(WORKLOADS)' --store '$(STORE)'
+
 bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
 bench-log: $(V1)  ## measure the log against bare system calls
@@ -142,11 +149,13 @@ bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, be
 bench-groups: $(V1)  ## ten thousand groups that commit once a second each: what coordinators need for it
 	PYTHONPATH=tests timeout 600 $(BIN)/python tests/bench/bench_groups.py --seconds $(SECONDS)
 
-bench-peers: $(V1)  ## consume side by side with the clients of Apache Kafka 4 (needs Maven and Java 17)
-	PYTHONPATH=tests timeout 1800 $(BIN)/python -m bench.peers.consume
+# Where the report goes; docs/benchmarks is the one that is kept.
+REPORT ?= build/benchmarks
+bench-peers: $(V1)  ## side by side with Apache Kafka and NATS: table, report, plots (WORKLOADS=produce,idle ROUNDS=3 REPORT=folder)
+	PYTHONPATH=services:tests timeout 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) --report '$(REPORT)'
 
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
-	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)
+	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench-metrics
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
