@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -130,6 +131,7 @@ class ConsumerCore:
             on_found=self._positions_found,
         )
         self._is_started = self._is_polling = self._is_woken = self._attention = False
+        self._is_closing = False
 
     # Beginning and end.
 
@@ -148,6 +150,10 @@ class ConsumerCore:
         if self._lifetime.is_closed or not self._lifetime.is_here:
             self._lifetime.end()
             return
+        if self._is_closing:
+            # A callback that is told of the end ends it once more.
+            return
+        self._is_closing = True
         try:
             if self._is_started and self._lifetime.error is None:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -372,7 +378,8 @@ class ConsumerCore:
                         return found
                     self._raise_problems()
                     self._news.clear()
-                    await self._news.wait()
+                    with self._member.waiting() if self._member is not None else nullcontext():
+                        await self._news.wait()
         except TimeoutError:
             return None
         finally:
@@ -395,6 +402,8 @@ class ConsumerCore:
             limit.reschedule(None)
             await self._hand_over(member, handover)
             limit.reschedule(due)
+            # The callbacks may have closed it.
+            self._lifetime.check()
         if member.machine.error is not None:
             raise member.machine.error
 
