@@ -109,9 +109,11 @@ class Consumer:
         """Commit what was handed out (with auto commit), leave the group at once, and end."""
         self._is_open = False
         await self._core.close(timeout_ms=timeout_ms)
-        await self._network.close()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        # A callback that calls this while it is closed already must not cut that off.
+        if self._core.is_over:
+            await self._network.close()
+            if self._tracer is not None:
+                await asyncio.to_thread(self._tracer.close)
 
     # What is read.
 

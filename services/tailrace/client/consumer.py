@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from random import Random
 from typing import Any, Final, TypedDict, TypeVar
@@ -131,6 +132,7 @@ class ConsumerCore:
         policy, found = settings.auto_offset_reset, self._positions_found
         self._starting = StartingPositions(self._plan, self._member, policy, on_found=found)
         self._is_started = self._is_polling = self._is_woken = self._attention = False
+        self._is_closing = False
 
     # Beginning and end.
 
@@ -149,6 +151,10 @@ class ConsumerCore:
         if self._lifetime.is_closed or not self._lifetime.is_here:
             self._lifetime.end()
             return
+        if self._is_closing:
+            # A callback that is told of the end ends it once more.
+            return
+        self._is_closing = True
         try:
             if self._is_started and self._lifetime.error is None:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -373,7 +379,8 @@ class ConsumerCore:
                         return found
                     self._raise_problems()
                     self._news.clear()
-                    await self._news.wait()
+                    with self._member.waiting() if self._member is not None else nullcontext():
+                        await self._news.wait()
         except TimeoutError:
             return None
         finally:
@@ -396,6 +403,8 @@ class ConsumerCore:
             limit.reschedule(None)
             await self._hand_over(member, handover)
             limit.reschedule(due)
+            # The callbacks may have closed it.
+            self._lifetime.check()
         if member.machine.error is not None:
             raise member.machine.error
 
