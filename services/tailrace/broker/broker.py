@@ -154,6 +154,7 @@ class Broker:
             live=self.live,
         )
         replicas.doubt(report.opened)
+        replicas.counts.damage_found = len(report.damaged)
         await self._listen(replicas, links, disks)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
