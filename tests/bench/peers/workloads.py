@@ -315,7 +315,7 @@ _FAILOVER: Final = tuple(
 
 _PARTITIONS: Final = (
     Workload(
-        "1,000 partitions",
+        "1000 partitions",
         Kind.PARTITIONS,
         _BOTH,
         (
