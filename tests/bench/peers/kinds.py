@@ -67,6 +67,17 @@ def _waits(stage: Stage, workload: Workload, action: str) -> Rounds:
     return stage.in_turns(workload, one, warm_up=True)
 
 
+def paced(stage: Stage, workload: Workload) -> Rounds:
+    records = int(workload.rate * stage.sizes.seconds)
+
+    def one(contender: Contender) -> Figures:
+        with topic_of(stage.system(contender.system), stage.new_name()) as topic:
+            job = stage.job(workload, contender, topic, records=records, rate=workload.rate)
+            return _percentiles(done(contender.script, "paced", job))
+
+    return stage.in_turns(workload, one, warm_up=True)
+
+
 def backlog(stage: Stage, workload: Workload) -> Rounds:
     """Single records go on while a consumer reads a full topic that nothing has in memory."""
 
@@ -239,6 +250,7 @@ RUNS: Final[dict[Kind, Callable[[Stage, Workload], Rounds]]] = {
     Kind.CONSUME: consume,
     Kind.SINGLE: single,
     Kind.ROUND_TRIP: round_trip,
+    Kind.PACED: paced,
     Kind.BACKLOG: backlog,
     Kind.REBALANCE: rebalance,
     Kind.LOADED: loaded,

@@ -17,6 +17,7 @@ PLOTS: Final[Mapping[str, tuple[str, tuple[Kind, ...], str]]] = {
     "consume": ("Consume: records a second", (Kind.CONSUME,), "records_per_s"),
     "consume-cpu": ("Consume: CPU seconds for a GB", (Kind.CONSUME,), "cpu_s_per_gb"),
     "latency": ("One record at a time: p99, ms", (Kind.SINGLE, Kind.ROUND_TRIP), "p99_ms"),
+    "paced": ("To a consumer at a fixed rate: p99, ms", (Kind.PACED,), "p99_ms"),
     "failover": ("Unavailable after a fault, s", (Kind.FAILOVER,), "unavailable_s"),
     "memory": ("Resident memory of a broker, MiB", (Kind.IDLE, Kind.LOADED), "resident_mib"),
 }

@@ -67,6 +67,7 @@ FIGURES_OF: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.CONSUME: _FLOW,
     Kind.SINGLE: _WAITS,
     Kind.ROUND_TRIP: _WAITS,
+    Kind.PACED: _WAITS,
     Kind.BACKLOG: ("mb_per_s", *_WAITS),
     Kind.REBALANCE: ("gap_s",),
     Kind.LOADED: ("resident_mib",),

@@ -32,6 +32,7 @@ class Kind(enum.StrEnum):
     CONSUME = "consume"
     SINGLE = "single"
     ROUND_TRIP = "round trip"
+    PACED = "fixed rate"
     BACKLOG = "backlog"
     REBALANCE = "rebalance"
     LOADED = "memory after load"
@@ -82,6 +83,8 @@ class Workload:
     fault: Fault | None = None
     # How many of a contender's clients work at once.
     clients: int = 1
+    # Records a second.
+    rate: int = 0
 
 
 def at_least(bound: float, figure: str, ours: str, peer: str) -> Goal:
@@ -100,13 +103,15 @@ GO: Final = "NATS, Go client"
 NATS_PY: Final = "nats-py"
 
 
-def ours(name: str, way: str = "", batch_bytes: int = 0) -> Contender:
-    options = {"way": way, "batch_bytes": batch_bytes}
+def ours(name: str, way: str = "", batch_bytes: int = 0, compression: str = "none") -> Contender:
+    options = {"way": way, "batch_bytes": batch_bytes, "compression": compression}
     return Contender(name, TAILRACE, "ours", MappingProxyType(options))
 
 
-def kafka(name: str, script: str, batch_bytes: int = MIB, way: str = "") -> Contender:
-    options = {"way": way, "batch_bytes": batch_bytes}
+def kafka(
+    name: str, script: str, batch_bytes: int = MIB, way: str = "", compression: str = "none"
+) -> Contender:
+    options = {"way": way, "batch_bytes": batch_bytes, "compression": compression}
     return Contender(name, KAFKA, script, MappingProxyType(options))
 
 
@@ -169,6 +174,24 @@ _PRODUCE: Final = (
             size=size,
         )
         for name, size in (("1 KiB", KIB), ("100 B", 100))
+    ),
+    Workload(
+        "produce 10 KiB",
+        Kind.PRODUCE,
+        (ours("tailrace"), kafka(CONFLUENT, "confluent"), kafka(JAVA, "java")),
+        size=10 * KIB,
+    ),
+    *(
+        Workload(
+            f"produce 1 KiB of text, {compression}",
+            Kind.PRODUCE,
+            (
+                ours("tailrace", compression=compression),
+                kafka(CONFLUENT, "confluent", compression=compression),
+            ),
+            size=KIB,
+        )
+        for compression in ("lz4", "zstd")
     ),
 )
 
@@ -240,6 +263,16 @@ _LATENCY: Final = (
             at_most(0.7, "p99_ms", "tailrace", CONFLUENT),
         ),
         size=KIB,
+    ),
+    *(
+        Workload(
+            f"to a consumer at {rate} records a second, 1 KiB",
+            Kind.PACED,
+            (ours("tailrace"), kafka(CONFLUENT, "confluent")),
+            size=KIB,
+            rate=rate,
+        )
+        for rate in (1_000, 10_000)
     ),
 )
 
@@ -315,7 +348,7 @@ _FAILOVER: Final = tuple(
 
 _PARTITIONS: Final = (
     Workload(
-        "1,000 partitions",
+        "1000 partitions",
         Kind.PARTITIONS,
         _BOTH,
         (

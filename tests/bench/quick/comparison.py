@@ -68,10 +68,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Ratios by name, one a run, oldest first; and the machine of the last run."""
+    """Ratios by name, one a run, oldest first; the machine of the last run; the load at each."""
 
     machine: Mapping[str, str]
     runs: Mapping[str, Sequence[float]]
+    loads: Sequence[str] = ()
 
 
 NOTHING: Final = Stored({}, {})
@@ -130,18 +131,25 @@ def noise_of(runs: Sequence[float], better: Better) -> float:
     return max(farthest * NOISE_MARGIN, NOISE_MIN)
 
 
-def with_run(stored: Stored, ratios: Sequence[Ratio], machine: Mapping[str, str]) -> Stored:
+def with_run(
+    stored: Stored, ratios: Sequence[Ratio], machine: Mapping[str, str], load: str
+) -> Stored:
     """One run more; what this run did not measure stays."""
     runs = {name: list(values) for name, values in stored.runs.items()}
     for each in ratios:
         values = [*runs.get(each.name, ()), round(each.value, 4)]
         runs[each.name] = values[-RUNS_MAX:]
-    return Stored(dict(machine), runs)
+    return Stored(dict(machine), runs, [*stored.loads, load][-RUNS_MAX:])
 
 
 def to_json(stored: Stored) -> str:
     """One line a ratio, so that a change of the file can be read."""
-    lines = ["{", f'  "machine": {json.dumps(dict(stored.machine))},', '  "ratios": {']
+    lines = [
+        "{",
+        f'  "machine": {json.dumps(dict(stored.machine))},',
+        f'  "loads": {json.dumps(list(stored.loads))},',
+        '  "ratios": {',
+    ]
     entries = [
         f"    {json.dumps(name)}: {json.dumps(list(values))}"
         for name, values in stored.runs.items()
@@ -151,4 +159,4 @@ def to_json(stored: Stored) -> str:
 
 def from_json(text: str) -> Stored:
     found = json.loads(text)
-    return Stored(found["machine"], found["ratios"])
+    return Stored(found["machine"], found["ratios"], found["loads"])

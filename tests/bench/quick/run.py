@@ -229,7 +229,7 @@ def main() -> int:
     _say_of_machine(stored, before)
     if given.store:
         kept = stored if given.store == "add" else NOTHING
-        text = to_json(with_run(kept, bench.ratios, machine.facts()))
+        text = to_json(with_run(kept, bench.ratios, machine.facts(), before))
         STORED.write_text(text, encoding="utf-8")
     return 0
 
@@ -243,6 +243,8 @@ def _folder() -> str:
 
 def _say_of_machine(stored: Stored, before: str) -> None:
     print(f"load of the machine before and after: {before}; {machine.load()}", file=sys.stderr)
+    if stored.loads:
+        print(f"load before the stored runs: {'; '.join(stored.loads)}", file=sys.stderr)
     if stored.runs and machine.kind(dict(stored.machine)) != machine.kind(machine.facts()):
         print("the stored ratios are from another kind of machine", file=sys.stderr)
 

@@ -6,13 +6,13 @@ workload says otherwise. All goes through the public clients.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 from time import perf_counter, process_time
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -55,7 +55,7 @@ class Cluster:
         return name
 
     @asynccontextmanager
-    async def topic(self) -> Any:
+    async def topic(self) -> AsyncIterator[str]:
         """One that is gone afterwards: what it wrote shall not burden the next."""
         name = await self.new_topic()
         try:
@@ -72,7 +72,8 @@ class Job:
     topic: str
     size: int
     value_bytes: int
-    seconds: float
+    # Of those that go one at a time.
+    seconds: float = 0.0
 
 
 Flowing: TypeAlias = Callable[[Job], Awaitable[int]]

@@ -88,13 +88,14 @@ def test_noise_is_how_far_runs_of_the_same_code_lay_apart() -> None:
 def test_a_run_is_added_and_the_oldest_are_forgotten() -> None:
     kept = Stored({}, {"other: speed": [3.0]})
     for number in range(RUNS_MAX + 2):
-        kept = with_run(kept, [ratio(float(number))], {"cores": "4"})
+        kept = with_run(kept, [ratio(float(number))], {"cores": "4"}, f"{number}")
     assert kept.runs["send: speed"] == [float(each) for each in range(2, RUNS_MAX + 2)]
     assert kept.runs["other: speed"] == [3.0]
     assert kept.machine == {"cores": "4"}
+    assert kept.loads == [f"{each}" for each in range(2, RUNS_MAX + 2)]
 
 
 def test_what_is_stored_is_read_back() -> None:
-    kept = with_run(stored(0.5), [ratio(0.25)], {"cores": "2"})
+    kept = with_run(stored(0.5), [ratio(0.25)], {"cores": "2"}, "0.1 0.2 0.3")
     assert from_json(to_json(kept)) == kept
-    assert len(to_json(kept).splitlines()) == 6
+    assert len(to_json(kept).splitlines()) == 7

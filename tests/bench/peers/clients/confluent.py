@@ -6,6 +6,7 @@ Tuned for throughput where a workload says so; the settings stand in each functi
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -15,9 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.peers.clients.job import (
     DISTINCT_VALUES,
     FLUSH_S,
+    PACE_WARM,
     POLL_RECORDS,
     POLL_S,
     Job,
+    Pace,
     main,
     some_values,
     waits,
@@ -54,8 +57,9 @@ def produce(job: Job) -> None:
         "queue.buffering.max.messages": QUEUE_RECORDS,
         "queue.buffering.max.kbytes": QUEUE_KIB,
     }
-    sender = producer(job, **(tuned if job.batch_bytes else {}))
-    values = some_values(job.size)
+    settings = tuned if job.batch_bytes else {}
+    sender = producer(job, **settings, **{"compression.type": job.compression})
+    values = some_values(job.size, job.compression)
     for number in range(job.records):
         while True:
             try:
@@ -146,6 +150,35 @@ def round_trip(job: Job) -> dict[str, float]:
     sender.flush(FLUSH_S)
     reader.close()
     return waits(times)
+
+
+def paced(job: Job) -> dict[str, float]:
+    """At a fixed rate, from the moment at which a record was due until a consumer has it."""
+    sender, reader = producer(job, **{"linger.ms": 0}), consumer(job)
+    for number in range(PACE_WARM):
+        sender.produce(job.topic, b"x", partition=number % job.partitions)
+    seen = 0
+    while seen < PACE_WARM:
+        sender.poll(0)
+        seen += reader.poll(POLL_S) is not None
+    pace = Pace(job)
+
+    def read() -> None:
+        while len(pace.times) < job.records:
+            message = reader.poll(POLL_S)
+            if message is not None:
+                pace.received(message.value())
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    for number in range(job.records):
+        while (pause_s := pace.pause_s()) > 0:
+            time.sleep(pause_s)
+        sender.produce(job.topic, pace.next(), partition=number % job.partitions)
+    sender.flush(FLUSH_S)
+    reading.join(FLUSH_S)
+    reader.close()
+    return waits(pace.times)
 
 
 def steady(job: Job) -> dict[str, Any]:
@@ -262,7 +295,7 @@ def until_well(job: Job) -> None:
 
 if __name__ == "__main__":
     works = (
-        *(produce, fill, consume, single, round_trip, steady, member, first, write_each),
+        *(produce, fill, consume, single, round_trip, paced, steady, member, first, write_each),
         *(until_moved, until_well, create, delete),
     )
     sys.exit(main({each.__name__: each for each in works}))

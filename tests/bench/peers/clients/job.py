@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ SINGLES_LEFT_OUT = 200
 POLL_RECORDS = 10_000
 POLL_S = 30.0
 FLUSH_S = 120.0
+STAMP = struct.Struct("<d")
+# Records that open all connections before a pace begins.
+PACE_WARM = 60
 PERCENTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -42,6 +46,10 @@ class Job(NamedTuple):
     tools: str = ""
     group: str = ""
     node: int = -1
+    # none, lz4 or zstd: then values are such as can be made smaller.
+    compression: str = "none"
+    # Records a second, for those that keep to a rate.
+    rate: int = 0
 
 
 Work = Callable[[Job], Mapping[str, Any] | None]
@@ -67,10 +75,44 @@ def _cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in both)
 
 
-def some_values(size: int) -> list[bytes]:
-    """The same for all clients."""
+def some_values(size: int, compression: str = "none") -> list[bytes]:
+    """The same for all clients: noise, or the kind of text that events are made of."""
     rng = random.Random(size)
-    return [rng.randbytes(size) for _ in range(DISTINCT_VALUES)]
+    if compression == "none":
+        return [rng.randbytes(size) for _ in range(DISTINCT_VALUES)]
+    return [_text(rng, size) for _ in range(DISTINCT_VALUES)]
+
+
+def _text(rng: random.Random, size: int) -> bytes:
+    text = ""
+    while len(text) < size:
+        number, word = rng.randrange(10**6), rng.choice(("created", "paid", "sent", "returned"))
+        text += f'{{"order": {number}, "status": "{word}", "amount": {rng.randrange(9_999)}}}'
+    return text[:size].encode()
+
+
+class Pace:
+    """Records at a fixed rate; each carries the moment at which it was due."""
+
+    def __init__(self, job: Job) -> None:
+        self._padding = bytes(job.size - STAMP.size)
+        self._interval_s = 1 / job.rate
+        self._began = time.monotonic()
+        self._sent = 0
+        self.times: list[float] = []
+
+    def pause_s(self) -> float:
+        """How long until the next one is due."""
+        return self._began + self._sent * self._interval_s - time.monotonic()
+
+    def next(self) -> bytes:
+        """A wait counts from when it was due: one who comes late does not hide it."""
+        due = self._began + self._sent * self._interval_s
+        self._sent += 1
+        return STAMP.pack(due) + self._padding
+
+    def received(self, value: bytes) -> None:
+        self.times.append(time.monotonic() - STAMP.unpack_from(value)[0])
 
 
 def waits(seconds: Sequence[float]) -> dict[str, float]:

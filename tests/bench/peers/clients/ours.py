@@ -16,9 +16,11 @@ import tailrace.client.sync_consumer
 from bench.peers.clients.job import (
     DISTINCT_VALUES,
     FLUSH_S,
+    PACE_WARM,
     POLL_RECORDS,
     POLL_S,
     Job,
+    Pace,
     main,
     some_values,
     waits,
@@ -32,7 +34,8 @@ MEMBER_POLL_S = 0.05
 
 
 def settings(job: Job) -> dict[str, Any]:
-    return {"batch_size": job.batch_bytes} if job.batch_bytes else {}
+    small = {"batch_size": job.batch_bytes} if job.batch_bytes else {}
+    return {**small, "compression_type": job.compression}
 
 
 def produce(job: Job) -> None:
@@ -44,7 +47,7 @@ def produce(job: Job) -> None:
 
 
 async def _produce(job: Job) -> None:
-    values = some_values(job.size)
+    values = some_values(job.size, job.compression)
     async with aio.Producer(job.servers, **settings(job)) as producer:
         for number in range(job.records):
             await producer.send(job.topic, values[number % DISTINCT_VALUES])
@@ -166,6 +169,33 @@ async def round_trip(job: Job) -> Mapping[str, float]:
     return waits(times)
 
 
+async def paced(job: Job) -> Mapping[str, float]:
+    """At a fixed rate, from the moment at which a record was due until a consumer has it."""
+
+    async def read() -> None:
+        while len(pace.times) < job.records:
+            for record in await consumer.poll(POLL_S):
+                pace.received(record.value)
+
+    async with (
+        aio.Producer(job.servers) as producer,
+        aio.Consumer(job.topic, **_consumer(job)) as consumer,
+        asyncio.TaskGroup() as group,
+    ):
+        for number in range(PACE_WARM):
+            await producer.send(job.topic, b"x", partition=number % job.partitions)
+        seen = 0
+        while seen < PACE_WARM:
+            seen += len(await consumer.poll(POLL_S))
+        pace = Pace(job)
+        group.create_task(read())
+        for number in range(job.records):
+            if (pause_s := pace.pause_s()) > 0:
+                await asyncio.sleep(pause_s)
+            await producer.send(job.topic, pace.next(), partition=number % job.partitions)
+    return waits(pace.times)
+
+
 async def steady(job: Job) -> Mapping[str, Any]:
     """See steady.py."""
     watch = Sending()
@@ -247,7 +277,7 @@ def blocking(
 
 
 if __name__ == "__main__":
-    coroutines = (fill, round_trip, steady, member, write_each, until_moved)
+    coroutines = (fill, round_trip, paced, steady, member, write_each, until_moved)
     works = {each.__name__: blocking(each) for each in coroutines}
     plain = {each.__name__: each for each in (produce, consume, single)}
     sys.exit(main({**works, **plain}))
