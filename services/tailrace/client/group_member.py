@@ -182,7 +182,8 @@ class GroupMember:
             if error.retriable and self._clock.monotonic_ms() < settled_ms:
                 # A coordinator may hear of a topic later than we do.
                 await self.coordinator.pause(error)
-                continue
+                if self._clock.monotonic_ms() < deadline_ms:
+                    continue
             if isinstance(error, UnknownMember | IllegalGeneration | RebalanceInProgress):
                 raise CommitFailed(
                     f"group {self.group!r} has begun a new generation: poll, then commit what is "

@@ -235,3 +235,22 @@ def test_a_coordinator_that_has_not_heard_of_the_topic_is_asked_again(simulate: 
         await consumer.close()
 
     simulate(main)
+
+
+def test_a_deleted_topic_is_given_up_at_once_and_not_committed(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        world.cluster.create("u", 1)
+        for topic in ("t", "u"):
+            fill(world, 0, numbers(0, 5), topic=topic)
+        consumer, listener = in_group(world), Listener()
+        await consumer.subscribe(["t", "u"], listener)
+        assert len(await values(consumer, 10)) == 10
+        world.cluster.delete("u")
+        await until_calm(consumer, partitions=1)
+        assert listener.now == {A}
+        stored = world.cluster.coordinators.groups["g"].offsets
+        assert {each: stored[each].offset for each in stored} == {A: 5}
+        await consumer.close()
+
+    simulate(main)
