@@ -13,8 +13,8 @@ SEED ?=
 TRACE ?=
 # How long `make fuzz` looks for bad bytes, and `make bench-groups` commits.
 SECONDS ?= 60
-# How often `make bench-failover` does each fault.
-ROUNDS ?= 20
+# How often `make bench-failover` does each fault (20), and `make bench-peers` each workload (3).
+ROUNDS ?=
 # How long `make nemesis` runs; the faults come from SEED.
 MINUTES ?= 2
 # How many processes share the tests: more than cores, for many tests wait for other processes.
@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-cluster bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
+.PHONY: image by-hand help setup proto format lint lint-fast test sim integration cover bench bench-log bench-consume bench-failover bench-overload bench-endurance fuzz nemesis demo lock clean
 .PHONY: spark-image chart chart-readme load load-spark e2e
 
 help:  ## list the targets
@@ -127,13 +127,17 @@ bench-overload: $(V1)  ## ask three real brokers for far more than they can carr
 bench-endurance: $(V1)  ## mixed load on 1,000 partitions for MINUTES=60, and the memory of every process
 	PYTHONPATH=tests $(BIN)/python tests/bench/bench_endurance.py --minutes $(MINUTES)
 
-bench: bench-log bench-cluster bench-consume bench-failover  ## measure everything (a quarter of an hour)
+.PHONY: bench-quick
+# Which of the workloads of `make bench-quick` and `make bench-peers`; whether a quick run is stored: add or new.
+WORKLOADS ?=
+STORE ?=
+bench-quick: $(V1)  ## Tailrace beside bare gRPC and a bare disk in two minutes, compared with stored ratios (STORE=add)
+	PYTHONPATH=services:tests timeout 300 $(BIN)/python -m bench.quick.run --workloads '$(WORKLOADS)' --store '$(STORE)'
+
+bench: bench-log bench-quick bench-consume bench-failover  ## measure everything (a quarter of an hour)
 
 bench-log: $(V1)  ## measure the log against bare system calls
 	$(BIN)/python tests/bench/bench_log.py
-
-bench-cluster: $(V1)  ## measure produce, read and latency on three real brokers
-	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_cluster.py
 
 bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, beside bare decoding
 	timeout 900 $(BIN)/python tests/bench/bench_consume.py
@@ -142,11 +146,13 @@ bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, be
 bench-groups: $(V1)  ## ten thousand groups that commit once a second each: what coordinators need for it
 	PYTHONPATH=tests timeout 600 $(BIN)/python tests/bench/bench_groups.py --seconds $(SECONDS)
 
-bench-peers: $(V1)  ## consume side by side with the clients of Apache Kafka 4 (needs Maven and Java 17)
-	PYTHONPATH=tests timeout 1800 $(BIN)/python -m bench.peers.consume
+# Where the report goes; docs/benchmarks is the one that is kept.
+REPORT ?= build/benchmarks
+bench-peers: $(V1)  ## side by side with Apache Kafka and NATS: table, report, plots (WORKLOADS=produce,idle ROUNDS=3 REPORT=folder)
+	PYTHONPATH=services:tests timeout 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) --report '$(REPORT)'
 
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
-	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(ROUNDS)
+	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench-metrics
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
@@ -209,7 +215,7 @@ lock: LOCK = build/lock/bin/uv pip compile -q --universal --python-version 3.11 
 lock:  ## pin the dependencies of pyproject.toml anew (UPGRADE=1 takes the newest of each)
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION); }
 	$(LOCK) --all-extras $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
-	$(LOCK) -c requirements.lock --extra server --extra operator pyproject.toml -o deploy/docker/requirements.txt
+	$(LOCK) -c requirements.lock --extra server --extra operator --extra otel pyproject.toml -o deploy/docker/requirements.txt
 	$(LOCK) -c requirements.lock --extra spark pyproject.toml -o deploy/docker/spark-requirements.txt
 	$(LOCK) -c requirements.lock deploy/docker/build-requirements.in -o deploy/docker/build-requirements.txt
 

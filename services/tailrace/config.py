@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from tailrace.errors import InvalidConfig
 
@@ -25,7 +26,10 @@ MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.recovery"
 LAST_LEADER: Final = "last-leader"
 REPLICA_SETTINGS: Final = frozenset({MIN_INSYNC, UNCLEAN})
+# The share of produce requests and responses that are traced, where anything is.
+SAMPLE_RATIO: Final = 0.01
 
+_TRACES_PATH: Final = "/v1/traces"
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
@@ -219,6 +223,41 @@ def broker_configs(settings: Mapping[str, str]) -> tuple[FolderConfig, LogConfig
         _changed(FolderConfig(), {name: values[name] for name in values if name in of_folder}),
         _changed(LogConfig(), {name: values[name] for name in values if name not in of_folder}),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Where spans go (empty: nowhere, nothing is traced), and how many frames have some."""
+
+    endpoint: str = ""
+    ratio: float = SAMPLE_RATIO
+
+    def __post_init__(self) -> None:
+        check_endpoint(self.endpoint)
+        if not 0 <= self.ratio <= 1:
+            raise InvalidConfig(f"the sample ratio of traces is from 0 to 1, not {self.ratio}")
+
+    @property
+    def url(self) -> str:
+        """Where they are sent: below an address without a path, OTLP has one of its own."""
+        has_path = urlsplit(self.endpoint).path.strip("/")
+        return self.endpoint if has_path else self.endpoint.rstrip("/") + _TRACES_PATH
+
+
+def check_endpoint(endpoint: str) -> None:
+    """InvalidConfig unless it is empty or the URL of a collector."""
+    if not endpoint:
+        return
+    try:
+        parts = urlsplit(endpoint)
+        is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise InvalidConfig(
+            f"traces go to the URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318, not "
+            f"to {endpoint!r}"
+        )
 
 
 class SettingFacts(NamedTuple):

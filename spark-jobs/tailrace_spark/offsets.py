@@ -275,16 +275,15 @@ def _limited_position(
 
 
 def _shares(sizes: Mapping[tuple[str, int], int], rows_max: int) -> dict[tuple[str, int], int]:
-    """So many rows in all, in proportion; what rounding leaves goes to the first that have more."""
+    """So many rows in all, in proportion; what rounding leaves goes where it took the most.
+
+    So one whose share is always below a row is not passed over for ever: it grows.
+    """
     total = sum(sizes.values())
     shares = {key: rows_max * size // total for key, size in sizes.items()}
     left = rows_max - sum(shares.values())
-    for key in sorted(sizes):
-        if left <= 0:
-            break
-        if shares[key] < sizes[key]:
-            shares[key] += 1
-            left -= 1
+    for key in sorted(sizes, key=lambda each: (-(rows_max * sizes[each] % total), each))[:left]:
+        shares[key] += 1
     return shares
 
 

@@ -4,7 +4,7 @@
 - `scrape`: a shipped broker (on a simulated disk and network) that leads 1,000 partitions: how long
   it takes to collect and to write the page, and how large that is.
 - `--cluster`: two real clusters, one whose brokers are scraped every second and one without the
-  endpoint, fed in turns: CPU seconds of all brokers per GB of values. Needs a quiet machine.
+  endpoint, fed in turns: CPU seconds of all servers per GB of values. Needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from statistics import median
 from threading import Event, Thread
 from time import perf_counter, process_time
 
-from bench.bench_cluster import broker_cpu_s, fresh_topic, produce_singly
-from integration.cluster_harness import connected, start, stop
+from bench.quick.workloads import Cluster, Job, send
+from integration.cluster_harness import start, stop
 from simulation.loop import SimLoop, run
+from tailrace.aio import Admin
 from tailrace.broker.observing import ObservedBroker
 from tailrace.broker.settings import BrokerSettings
 from tailrace.clock import SystemClock
@@ -136,7 +137,7 @@ def clusters(rounds: int, megabytes: int, each_ns: float) -> None:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 requests, cpu_s = runner.run(_in_turns(on, off, rounds, megabytes))
                 share = requests * each_ns / 1e9 / cpu_s
-                print(f"counting costs {share:.3%} of the CPU time of brokers")
+                print(f"counting costs {share:.3%} of the CPU time of servers")
         finally:
             ended.set()
             scraper.join()
@@ -167,20 +168,19 @@ def _requests(dev: DevCluster) -> float:
 async def _in_turns(
     on: DevCluster, off: DevCluster, rounds: int, megabytes: int
 ) -> tuple[float, float]:
-    """Produce requests, and CPU seconds of brokers without an endpoint, per GB of values."""
+    """Produce requests, and CPU seconds of servers without an endpoint, per GB of values."""
     spent: dict[str, list[float]] = {"scraped every second": [], "without metrics": []}
     records = 0
-    async with connected(on) as with_metrics, connected(off) as without:
-        both = list(zip(spent, (with_metrics, without), strict=True))
+    async with Admin(on.state.bootstrap) as on_admin, Admin(off.state.bootstrap) as off_admin:
+        both = list(zip(spent, (Cluster(on, on_admin), Cluster(off, off_admin)), strict=True))
         for number in range(rounds + 1):
             for name, cluster in both if number % 2 else reversed(both):
-                topic = await fresh_topic(cluster)
-                before_s, began = broker_cpu_s(cluster), perf_counter()
-                records = await produce_singly(cluster, topic, VALUE_BYTES, megabytes)
-                gigabytes = records * VALUE_BYTES / 1e9
-                cpu_s = (broker_cpu_s(cluster) - before_s) / gigabytes
-                took_s = perf_counter() - began
-                await cluster.admin.delete_topic(topic)
+                async with cluster.topic() as topic:
+                    before_s, began = cluster.cpu_s(), perf_counter()
+                    records = await send(Job(cluster, topic, VALUE_BYTES, megabytes * 1_000_000))
+                    gigabytes = records * VALUE_BYTES / 1e9
+                    cpu_s = (cluster.cpu_s() - before_s) / gigabytes
+                    took_s = perf_counter() - began
                 if number:
                     spent[name].append(cpu_s)
                     print(f"  {name}: {cpu_s:.3f} CPU-s per GB, {took_s:.1f} s", flush=True)

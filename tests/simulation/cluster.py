@@ -25,6 +25,7 @@ from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
 from tailrace.coordinator.coordinator import Coordinator
 from tailrace.coordinator.settings import CoordinatorSettings
+from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.errors import TailraceError
 from tailrace.meta.keys import TOPICS, Kind, TopicRecord, decode, place_of, topic_key
 from tailrace.model import TopicPartition
@@ -202,6 +203,8 @@ class CoordinatorNode(Node):
     def __init__(self, cluster: SimCluster, number: int) -> None:
         super().__init__(cluster, f"k{number}", number)
         self.coordinator: Coordinator | None = None
+        # What its next life traces with.
+        self.traces: RebalanceTraces | None = None
 
     def start(self) -> None:
         if self.is_up:
@@ -217,6 +220,7 @@ class CoordinatorNode(Node):
             clock=LoopClock(cluster.loop, wall_skew_ms=rng.randrange(-200, 200)),
             rng=rng,
             say=self._say(),
+            traces=self.traces,
         )
         self.coordinator = coordinator
         process.spawn("coordinator", self._run(coordinator))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -28,6 +29,7 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.scrubbing import Scrubber
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.traces import TracedFetchStream, TracedProduceStream, traced_orders
 from tailrace.clock import Clock
 from tailrace.errors import (
     InvariantViolation,
@@ -51,6 +53,7 @@ from tailrace.meta.store import MetadataStore
 from tailrace.metrics.common import StoreView
 from tailrace.model import BrokerId
 from tailrace.runtime import Blocking, Tasks
+from tailrace.tracing import Tracer
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
 from tailrace.transport.rpc import Links, Network, Server
@@ -85,9 +88,11 @@ class Broker:
         new_id: Callable[[], str],
         say: Callable[[str], None],
         store_view: Callable[[], StoreView] = StoreView,
+        tracer: Tracer | None = None,
     ) -> None:
         """`store_view` tells how calls to the store went; without it nothing is known of that."""
         self._settings = settings
+        self._tracer = tracer
         self._store_view = store_view
         self._files = files
         self._store = store
@@ -149,6 +154,7 @@ class Broker:
             live=self.live,
         )
         replicas.doubt(report.opened)
+        replicas.counts.damage_found = len(report.damaged)
         await self._listen(replicas, links, disks)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
@@ -372,8 +378,14 @@ class Broker:
     async def _listen(self, replicas: Replicas, links: Links, disks: DiskWatch) -> None:
         settings = self._settings
         clients = self.clients
+        tracer = self._tracer
         self.producing = produce = ProduceService(
-            settings, replicas, self._clock, clients, self.quotas
+            settings,
+            replicas,
+            self._clock,
+            clients,
+            self.quotas,
+            None if tracer is None else partial(TracedProduceStream, tracer),
         )
         self.fetching = fetch = FetchService(
             settings,
@@ -382,6 +394,7 @@ class Broker:
             clock=self._clock,
             clients=clients,
             quotas=self.quotas,
+            streams=None if tracer is None else partial(TracedFetchStream, tracer),
         )
         offsets = OffsetService(replicas)
         replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
@@ -407,7 +420,9 @@ class Broker:
                 methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
                 methods.BROKER_DIAGNOSE: self._diagnose,
                 methods.CONTROL_HEALTH: control.health,
-                methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr,
+                methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr
+                if tracer is None
+                else traced_orders(tracer, control.leader_and_isr),
                 methods.CONTROL_STOP_REPLICA: control.stop_replica,
                 methods.CONTROL_UPDATE_METADATA: control.update_metadata,
                 methods.CONTROL_UPDATE_SETTINGS: control.update_settings,

@@ -10,6 +10,7 @@ bounded over all streams (`fetch.bytes.max`): they take turns, and one that take
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from tailrace.broker.clients import ClientStream, ClientStreams
@@ -56,7 +57,10 @@ class FetchService:
         clock: Clock,
         clients: ClientStreams,
         quotas: Quotas,
+        streams: Callable[[FetchService, ClientStream], FetchStream] | None = None,
     ) -> None:
+        """`streams`: what serves a stream, if not a FetchStream."""
+        self._streams = streams or FetchStream
         self.settings = settings
         self.replicas = replicas
         self.reads = LogReads(blocking, cold_reads_max=settings.fetch_cold_reads_max)
@@ -68,7 +72,7 @@ class FetchService:
     async def fetch(self, stream: Stream[FetchResponse, pb.FetchRequest]) -> None:
         client = self._clients.enter("fetch", stream)
         try:
-            await _FetchStream(self, client).run()
+            await self._streams(self, client).run()
         finally:
             self._clients.leave(client)
 
@@ -91,7 +95,7 @@ class _Reading:
         return min(self.hosted.machine.high_watermark, self.end)
 
 
-class _FetchStream:
+class FetchStream:
     """One client's stream."""
 
     def __init__(self, service: FetchService, client: ClientStream) -> None:
@@ -198,7 +202,7 @@ class _FetchStream:
         # The first request says how long to wait.
         await self._opened.wait()
         while True:
-            enough = await self._wait()
+            enough = await self.wait()
             if self._quota.is_limited:
                 owed_ms = self._quota.fetch_wait_ms(self._clock.monotonic_ms())
                 await asyncio.sleep(owed_ms / 1000)
@@ -208,7 +212,7 @@ class _FetchStream:
                 response, credit = FetchResponse(partitions=self._refusals), self._credit
                 self._refusals = []
                 if self._credit > 0:
-                    await self._gather(response, tell_all=not enough)
+                    await self.gather(response, tell_all=not enough)
                 if self._quota.is_limited:
                     sent = max(credit - self._credit, 0)
                     now_ms = self._clock.monotonic_ms()
@@ -220,7 +224,7 @@ class _FetchStream:
             finally:
                 self._sluice.leave(size)
 
-    async def _wait(self) -> bool:
+    async def wait(self) -> bool:
         """Until there is enough to send (True) or the longest wait is over."""
         try:
             async with asyncio.timeout(self._max_wait_ms / 1000):
@@ -263,7 +267,7 @@ class _FetchStream:
             return self._min_bytes
         return piece.size if piece is not None else 0
 
-    async def _gather(self, response: FetchResponse, *, tell_all: bool) -> None:
+    async def gather(self, response: FetchResponse, *, tell_all: bool) -> None:
         """Read what is new, within the credit and the size of a response."""
         room = min(self._credit, self._settings.fetch_response_bytes)
         for partition in list(self._readings if tell_all else self._dirty):

@@ -24,6 +24,7 @@ from tailrace.metrics.values import Traffic
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.replication.partition import PartitionReplica, Role
+from tailrace.tracing import Span
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,6 +51,22 @@ class Fetcher(Protocol):
 
     def mark(self, partition: TopicPartition) -> None:
         """There may be something new for it."""
+
+
+class ReplicaTrace(Protocol):
+    """Requests that are traced and wait for followers (`traces`)."""
+
+    def add(self, offset: int, wait: Span) -> None:
+        """One more, which waits for all below this."""
+
+    def remove(self, wait: Span) -> None:
+        """It waits no longer."""
+
+    def pushed(self, broker: BrokerId, next_offset: int) -> None:
+        """A follower was sent all below this."""
+
+    def reported(self, broker: BrokerId, log_end: int) -> None:
+        """It says that it has all below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,7 @@ class Hosted:
         "settings",
         "sync_to",
         "topic_id",
+        "trace",
         "traffic",
     )
 
@@ -146,6 +164,8 @@ class Hosted:
         self.fetchers: dict[Fetcher, None] = {}
         # What goes in and out; the replicas of a topic share it.
         self.traffic = Traffic()
+        # Only while a request is traced that waits for followers.
+        self.trace: ReplicaTrace | None = None
 
     @property
     def leads(self) -> bool:

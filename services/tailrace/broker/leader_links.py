@@ -231,6 +231,8 @@ class FollowerSession:
                 hosted, FollowerLost(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
             )
             return
+        if hosted.trace is not None:
+            hosted.trace.reported(self.broker_id, position.log_end)
         self._tell(
             hosted,
             FollowerReported(
@@ -287,6 +289,15 @@ class FollowerSession:
                 room -= piece.size
         return pb.ReplicaFrame(push=push), payload
 
+    def _goes(self, hosted: Hosted, state: _Push, piece: Slice) -> None:
+        """Note that a piece goes with the next frame."""
+        state.next_offset = piece.next_offset
+        hosted.traffic.replica_bytes_out += piece.size
+        if hosted.trace is not None:
+            hosted.trace.pushed(self.broker_id, piece.next_offset)
+        if self._is_throttled(hosted):
+            self._throttle.take(piece.size, self._clock.monotonic_ms())
+
     def _part(
         self, partition: TopicPartition, room: int, *, first: bool
     ) -> tuple[pb.LeaderPartition | None, Slice | None]:
@@ -314,10 +325,7 @@ class FollowerSession:
             return None, None
         state.high_watermark, state.log_start = high_watermark, log.log_start
         if piece is not None:
-            state.next_offset = piece.next_offset
-            hosted.traffic.replica_bytes_out += piece.size
-            if self._is_throttled(hosted):
-                self._throttle.take(piece.size, self._clock.monotonic_ms())
+            self._goes(hosted, state, piece)
         part = pb.LeaderPartition(
             partition=to_partition(partition),
             topic_id=hosted.topic_id,

@@ -23,6 +23,7 @@ from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
+from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace.transport.limits import ServerLimits
@@ -44,6 +45,8 @@ async def run_broker(
     blocking = ThreadBlocking(threads_max=THREADS_MAX)
     grpc = GrpcNetwork(server_limits(settings))
     network = MeasuredNetwork(grpc, clock, grpc.connections)
+    name = f"broker-{settings.broker_id}"
+    tracer = open_tracer(settings.tracing, service="tailrace-broker", instance=name, rng=Random())
     broker = Broker(
         settings,
         files=disk_files(settings, clock),
@@ -56,12 +59,15 @@ async def run_broker(
         new_id=lambda: str(uuid.uuid4()),
         say=say,
         store_view=store.view,
+        tracer=tracer,
     )
     observed = ObservedBroker(broker, settings, store, network, clock)
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(broker, stop, say)
     await store.close()
     blocking.close()
+    if tracer is not None:
+        tracer.close()
 
 
 async def _run(broker: Broker, stop: asyncio.Event, say: Callable[[str], None]) -> None:

@@ -349,6 +349,7 @@ class Replicas:
         """
         if self._hosted.get(hosted.partition) is not hosted or not hosted.log.is_open:
             return True
+        self.counts.damage_found += 1
         if not hosted.can_be_spared:
             self._say(f"{error}; nobody else holds what is committed: the rest is served on")
             return False
@@ -615,12 +616,9 @@ class Replicas:
             # It falls behind and leaves the ISR; it catches up when there is room again.
             self._handle(hosted, AppendFailed())
             return
+        now_ms, epoch = self._clock.wall_ms(), hosted.machine.leader_epoch
         try:
-            hosted.log.append_as_follower(
-                piece,
-                now_ms=self._clock.wall_ms(),
-                leader_epoch=hosted.machine.leader_epoch,
-            )
+            hosted.log.append_as_follower(piece, now_ms=now_ms, leader_epoch=epoch)
         except (StorageError, CorruptBatch, NonContiguousAppend) as error:
             if isinstance(error, StorageError):
                 self.disk_error(hosted, error)

@@ -67,10 +67,13 @@ class ProduceService:
         clock: Clock,
         clients: ClientStreams,
         quotas: Quotas,
+        streams: Callable[[ProduceService, ClientStream], ProduceStream] | None = None,
     ) -> None:
+        """`streams`: what serves a stream, if not a ProduceStream."""
         self._settings = settings
         self._replicas = replicas
         self._clients = clients
+        self._streams = streams or ProduceStream
         self.clock = clock
         self.quotas = quotas
         self.budget = Budget(settings.produce_bytes_max)
@@ -80,7 +83,7 @@ class ProduceService:
         """Read requests in order, append at once, answer when the replicas have it."""
         client = self._clients.enter("produce", stream)
         try:
-            await _ProduceStream(self, client).run()
+            await self._streams(self, client).run()
         finally:
             self._clients.leave(client)
 
@@ -101,7 +104,7 @@ class ProduceService:
     def release(self, size: int) -> None:
         self.budget.release(size, self.clock.monotonic_ms())
 
-    def answered(self, request: _Request) -> None:
+    def answered(self, request: Request) -> None:
         times = self.counts.produced[_ACKS.get(request.acks, "all")]
         times.observe(self.clock.monotonic_ms() - request.began_ms)
 
@@ -113,7 +116,7 @@ class ProduceService:
     def connection_bytes_max(self) -> int:
         return self._settings.connection_bytes_max
 
-    def append(self, part: PartitionBatches, *, acks: int, timeout_ms: int) -> _Pending:
+    def append(self, part: PartitionBatches, *, acks: int, timeout_ms: int) -> Pending:
         """Append the batches of one partition; what is to be answered may have to wait."""
         partition = from_partition(part.partition)
         answer = pb.PartitionProduced(partition=to_partition(partition), leader=-1, leader_epoch=-1)
@@ -125,21 +128,21 @@ class ProduceService:
             )
         except TailraceError as error:
             self._refuse(answer, partition, error)
-            return _Pending(answer, None)
+            return Pending(answer, None)
         needed = _fill(answer, results, hosted.traffic)
         hosted.traffic.bytes_in += len(part.batches)
         if not acks_all or needed <= hosted.machine.high_watermark:
-            return _Pending(answer, None)
+            return Pending(answer, None)
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         try:
             waiter = self._replicas.waiting.for_offset(partition, needed, deadline_ms)
         except Overloaded as error:
             # It is appended: the client learns where, and that nobody vouches for it yet.
             self._refuse(answer, partition, error)
-            return _Pending(answer, None)
-        return _Pending(answer, waiter, hosted)
+            return Pending(answer, None)
+        return Pending(answer, waiter, hosted)
 
-    def confirmed(self, pending: _Pending) -> None:
+    def confirmed(self, pending: Pending) -> None:
         """The replicas have it, or it failed: complete the answer."""
         waiter = pending.waiter
         if waiter is None:
@@ -172,7 +175,7 @@ class ProduceService:
             answer.retry_after_ms = DISK_FULL_RETRY_MS
 
 
-class _Pending:
+class Pending:
     """The answer for one partition, and what it waits for."""
 
     __slots__ = ("answer", "hosted", "waiter")
@@ -188,7 +191,7 @@ class _Pending:
         self.hosted = hosted
 
 
-class _Request:
+class Request:
     """One produce request until it is answered."""
 
     __slots__ = ("acks", "began_ms", "correlation", "open", "pending", "size", "throttle_ms")
@@ -198,12 +201,12 @@ class _Request:
         self.size = size
         self.acks = acks
         self.began_ms = began_ms
-        self.pending: list[_Pending] = []
+        self.pending: list[Pending] = []
         self.open = 0
         self.throttle_ms = 0
 
 
-class _ProduceStream:
+class ProduceStream:
     """One client's stream: requests in, answers out as they finish."""
 
     def __init__(self, service: ProduceService, client: ClientStream) -> None:
@@ -229,7 +232,7 @@ class _ProduceStream:
                 if quota.is_limited:
                     owed_ms = quota.produce_wait_ms(self._service.clock.monotonic_ms())
                     await asyncio.sleep(owed_ms / 1000)
-                self._take(request, quota)
+                self.take(request, quota)
                 if self._hold_ms:
                     hold_ms, self._hold_ms = self._hold_ms, 0
                     await asyncio.sleep(hold_ms / 1000)
@@ -267,9 +270,10 @@ class _ProduceStream:
         self._room.set()
         self._stream.cancel()
 
-    def _take(self, message: ProduceRequest, quota: ClientQuota) -> None:
+    def take(self, message: ProduceRequest, quota: ClientQuota) -> Request:
+        """Append what a request brings; it is answered now, or when the replicas have it."""
         size = sum(len(part.batches) for part in message.partitions)
-        request = _Request(
+        request = Request(
             message.correlation,
             size + REQUEST_OVERHEAD_BYTES,
             acks=message.acks,
@@ -280,7 +284,7 @@ class _ProduceStream:
         error = self._problem(message) or self._service.admit(size)
         if error is not None:
             self._refuse(request, message, error)
-            return
+            return request
         self._bytes += request.size
         timeout_ms = min(message.timeout_ms or PRODUCE_TIMEOUT_MS, PRODUCE_TIMEOUT_MAX_MS)
         for part in message.partitions:
@@ -291,8 +295,9 @@ class _ProduceStream:
                 pending.waiter.add_done_callback(partial(self._closer, request))
         if request.open == 0:
             self._finish(request)
+        return request
 
-    def _refuse(self, request: _Request, message: ProduceRequest, error: TailraceError) -> None:
+    def _refuse(self, request: Request, message: ProduceRequest, error: TailraceError) -> None:
         """Answer the whole request with one error."""
         retry_after_ms = 0
         if isinstance(error, Overloaded):
@@ -308,7 +313,7 @@ class _ProduceStream:
                 message=str(error),
                 retry_after_ms=retry_after_ms,
             )
-            request.pending.append(_Pending(answer, None))
+            request.pending.append(Pending(answer, None))
         request.size = 0
         self._finish(request)
 
@@ -321,14 +326,14 @@ class _ProduceStream:
             return InvalidRequest("a produce request names each of its partitions once")
         return None
 
-    def _closer(self, request: _Request, _: object) -> None:
+    def _closer(self, request: Request, _: object) -> None:
         request.open -= 1
         if request.open == 0 and not self._ended:
             for pending in request.pending:
                 self._service.confirmed(pending)
             self._finish(request)
 
-    def _finish(self, request: _Request) -> None:
+    def _finish(self, request: Request) -> None:
         self._bytes -= request.size
         self._service.release(request.size)
         self._service.answered(request)

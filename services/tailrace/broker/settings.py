@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tailrace.broker.disks import DiskLimits
 from tailrace.broker.quotas import NO_LIMIT, Rates
-from tailrace.config import FolderConfig, LogConfig
+from tailrace.config import SAMPLE_RATIO, FolderConfig, LogConfig, TraceSettings
 from tailrace.errors import InvalidConfig
 
 _MIB = 1 << 20
@@ -24,6 +24,9 @@ class BrokerSettings:
     link_advertised: str = ""
     # Where /metrics, /livez and /readyz are served; empty: nowhere.
     metrics_listen: str = ""
+    # Where traces go (OTLP over HTTP), and the share of frames that have one; empty: nowhere.
+    otel_endpoint: str = ""
+    otel_sample_ratio: float = SAMPLE_RATIO
     rack: str = ""
     # What this life of the broker runs in, a pod say: whoever sees that end can have it fenced.
     instance: str = ""
@@ -87,6 +90,10 @@ class BrokerSettings:
         for name in ("lease_ttl_ms", "health_interval_ms", "replica_lag_time_max_ms"):
             if getattr(self, name) < 100:
                 raise InvalidConfig(f"{name.replace('_', '.')} must be at least 100 ms")
+
+    @property
+    def tracing(self) -> TraceSettings:
+        return TraceSettings(self.otel_endpoint, self.otel_sample_ratio)
 
     @property
     def disk_limits(self) -> DiskLimits:

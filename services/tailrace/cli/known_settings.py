@@ -11,7 +11,18 @@ from dataclasses import fields
 from typing import Any, Final
 
 from tailrace.broker.settings import BrokerSettings
-from tailrace.cli.setting_kinds import Address, Addresses, Flag, Kind, Own, Rate, Text, Whole
+from tailrace.cli.setting_kinds import (
+    Address,
+    Addresses,
+    Collector,
+    Flag,
+    Kind,
+    Own,
+    Rate,
+    Share,
+    Text,
+    Whole,
+)
 from tailrace.cli.settings import Effective, Given, Known
 from tailrace.config import (
     LogConfig,
@@ -40,6 +51,12 @@ _METRICS: Final = Own(
     "metrics_listen",
     Address(optional=True),
     "where /metrics, /livez and /readyz are served; nowhere when it is empty",
+)
+_TRACES: Final = Own(
+    "otel.endpoint",
+    "otel_endpoint",
+    Collector(),
+    "where traces go (needs the extra `otel`); nothing is traced when it is empty",
 )
 
 _ETCD: Final = (
@@ -77,6 +94,13 @@ _BROKER: Final = (
         "what brokers are told instead of `link.listeners`",
     ),
     _METRICS,
+    _TRACES,
+    Own(
+        "otel.sample.ratio",
+        "otel_sample_ratio",
+        Share(),
+        "the share of requests and responses that are traced when the client does not say",
+    ),
     Own("broker.rack", "rack", Text(), "the rack or zone; replicas are spread over racks"),
     Own("broker.instance", "instance", Text(), "what it runs in (a pod's id): names one life"),
     Own(
@@ -263,6 +287,7 @@ _CONTROLLER: Final = (
         "what they are told instead of `controller.listeners`",
     ),
     _METRICS,
+    _TRACES,
     Own(
         "controller.lease.ttl.ms",
         "lease_ttl_ms",
@@ -382,6 +407,7 @@ _COORDINATOR: Final = (
         "what clients are told to connect to",
     ),
     _METRICS,
+    _TRACES,
     Own("coordinator.lease.ms", "lease_ttl_ms", Whole(1_000), "its lease in etcd"),
     Own(
         "coordinator.health.interval.ms",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tailrace.config import check_endpoint
 from tailrace.transport.addresses import split_address
 
 INT63_MAX: Final = 2**63 - 1
@@ -45,6 +47,22 @@ class Rate:
 
     def __str__(self) -> str:
         return "a whole number from 1 on, or -1 for no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole."""
+
+    def parse(self, text: str) -> float:
+        if re.fullmatch(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?", text, re.ASCII) is None:
+            raise ValueError(text)
+        share = float(text)
+        if share > 1:
+            raise ValueError(text)
+        return share
+
+    def __str__(self) -> str:
+        return "a number from 0 to 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +120,18 @@ class Addresses:
 
     def __str__(self) -> str:
         return "host:port of one or more servers, with commas between"
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Where traces go, or nothing."""
+
+    def parse(self, text: str) -> str:
+        check_endpoint(text)
+        return text
+
+    def __str__(self) -> str:
+        return "the URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
 
 
 @dataclass(frozen=True, slots=True)

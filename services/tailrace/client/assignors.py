@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -143,50 +144,79 @@ class _Sticky:
         return {partition: owner for partition, (_, owner) in best.items() if owner}
 
     def balanced(self) -> Assignment:
-        mine: dict[str, dict[TopicPartition, None]] = {each.member_id: {} for each in self._members}
+        held = {each.member_id: _Held(each.member_id) for each in self._members}
         topics = {each.member_id: each.topics for each in self._members}
         free: list[TopicPartition] = []
         for partition in self._all:
             owner = self.claims.get(partition, "")
-            if owner in mine and partition.topic in topics[owner]:
-                mine[owner][partition] = None
+            if owner in held and partition.topic in topics[owner]:
+                held[owner].add(partition, owner)
             else:
                 free.append(partition)
         # Those that few can take come first.
         free.sort(key=lambda each: (len(self._takers[each.topic]), each))
         for partition in free:
-            mine[self._poorest(partition, mine)][partition] = None
-        while self._even_out(mine):
+            poor = self._poorest(partition.topic, held)
+            held[poor].add(partition, self.claims.get(partition, ""))
+        while self._even_out(held):
             pass
-        return {member_id: sorted(taken) for member_id, taken in mine.items()}
+        return {member_id: each.all() for member_id, each in held.items()}
 
-    def _poorest(
-        self, partition: TopicPartition, mine: Mapping[str, Mapping[TopicPartition, None]]
-    ) -> str:
+    def _poorest(self, topic: str, held: Mapping[str, _Held]) -> str:
         return min(
-            (each.member_id for each in self._takers[partition.topic]),
-            key=lambda each: len(mine[each]),
+            (each.member_id for each in self._takers[topic]), key=lambda each: held[each].count
         )
 
-    def _even_out(self, mine: dict[str, dict[TopicPartition, None]]) -> bool:
+    def _even_out(self, held: Mapping[str, _Held]) -> bool:
         """Move one partition from a member with more to one with less; whether one could be."""
-        for rich in sorted(mine, key=lambda each: -len(mine[each])):
-            if len(mine[rich]) < 2:
+        for rich in sorted(held.values(), key=lambda each: -each.count):
+            if rich.count < 2:
                 return False
-            for topic in {each.topic: None for each in mine[rich]}:
-                # What was not its own moves first: that costs nobody anything.
-                candidates = sorted(
-                    (each for each in mine[rich] if each.topic == topic),
-                    key=lambda each: (self.claims.get(each) == rich, each),
-                )
-                poor = self._poorest(candidates[0], mine)
-                if len(mine[poor]) + 1 < len(mine[rich]):
-                    back = [each for each in candidates if self.claims.get(each) == poor]
-                    moved = (back or candidates)[0]
-                    del mine[rich][moved]
-                    mine[poor][moved] = None
+            for topic in rich.topics:
+                poor = self._poorest(topic, held)
+                if held[poor].count + 1 < rich.count:
+                    held[poor].add(*rich.give(topic, poor))
                     return True
         return False
+
+
+class _Held:
+    """What one member has: by topic, then by who owned it before, the smallest numbers first.
+
+    Thousands of partitions may have to move, and none of them is looked at but those that do.
+    """
+
+    def __init__(self, member_id: str) -> None:
+        self._member_id = member_id
+        self.topics: dict[str, dict[str, list[int]]] = {}
+        self.count = 0
+
+    def add(self, partition: TopicPartition, owner: str) -> None:
+        owners = self.topics.setdefault(partition.topic, {})
+        heappush(owners.setdefault(owner, []), partition.partition)
+        self.count += 1
+
+    def give(self, topic: str, taker: str) -> tuple[TopicPartition, str]:
+        """One partition less, and whose it was: the taker's, or one that is not our own first."""
+        owners = self.topics[topic]
+        others = [each for each in owners if each != self._member_id]
+        first = min(others, key=lambda each: owners[each][0], default=self._member_id)
+        owner = taker if taker in owners else first
+        number = heappop(owners[owner])
+        if not owners[owner]:
+            del owners[owner]
+        if not owners:
+            del self.topics[topic]
+        self.count -= 1
+        return TopicPartition(topic, number), owner
+
+    def all(self) -> list[TopicPartition]:
+        return sorted(
+            TopicPartition(topic, number)
+            for topic, owners in self.topics.items()
+            for numbers in owners.values()
+            for number in numbers
+        )
 
 
 _NAMED: Final[dict[str, Assignor]] = {

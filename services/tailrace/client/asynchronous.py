@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Coroutine, Mapping, Sequence
 from random import Random
@@ -19,6 +20,7 @@ from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
 from tailrace.metrics.values import ProducerCounts
+from tailrace.tracing import open_tracer
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -46,6 +48,9 @@ class Producer:
         self._is_open = False
         made = ProducerSettings.of(dict(settings))
         self.client_id = made.client_id
+        self._tracer = open_tracer(
+            made.tracing, service="tailrace-producer", instance=made.client_id, rng=Random()
+        )
         self._core = ProducerCore(
             parse_bootstrap(bootstrap_servers),
             made,
@@ -53,6 +58,7 @@ class Producer:
             clock=SystemClock(),
             rng=Random(),
             partitioner=partitioner_for(partitioner),
+            tracer=self._tracer,
         )
 
     async def start(self) -> None:
@@ -122,6 +128,8 @@ class Producer:
         self._is_open = False
         await self._core.close(timeout_ms=timeout_ms)
         await self._network.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def trouble(self) -> str:
         """Why what was sent is not acknowledged yet, for people; empty: nothing is known."""

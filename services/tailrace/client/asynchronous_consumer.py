@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from tailrace.client.serializers import Deserializer, deserializer_for
 from tailrace.clock import SystemClock
 from tailrace.errors import ClientClosed
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
+from tailrace.tracing import open_tracer
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -55,6 +57,12 @@ class Consumer:
         self.client_id, self.group_id = self._settings.client_id, self._settings.group_id
         self._network = GrpcNetwork()
         self._is_open = self._has_begun = False
+        self._tracer = open_tracer(
+            self._settings.tracing,
+            service="tailrace-consumer",
+            instance=self.client_id,
+            rng=Random(),
+        )
         self._core = ConsumerCore(
             parse_bootstrap(bootstrap_servers),
             self._settings,
@@ -64,6 +72,7 @@ class Consumer:
             key_deserializer=named_deserializer(key_deserializer),
             value_deserializer=named_deserializer(value_deserializer),
             interceptors=interceptors,
+            tracer=self._tracer,
         )
 
     @property
@@ -100,7 +109,11 @@ class Consumer:
         """Commit what was handed out (with auto commit), leave the group at once, and end."""
         self._is_open = False
         await self._core.close(timeout_ms=timeout_ms)
-        await self._network.close()
+        # A callback that calls this while it is closed already must not cut that off.
+        if self._core.is_over:
+            await self._network.close()
+            if self._tracer is not None:
+                await asyncio.to_thread(self._tracer.close)
 
     # What is read.
 

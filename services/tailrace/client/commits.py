@@ -104,7 +104,7 @@ class Commits:
                     error = problem
                     _LOG.warning("positions were not committed: %s", problem)
                 for mine, callback in told:
-                    callback(mine, error)
+                    _tell(callback, mine, error)
         finally:
             self._sending = None
 
@@ -117,3 +117,10 @@ class Commits:
             self.failures += 1
             raise
         self._on_commit(offsets)
+
+
+def _tell(callback: CommitCallback, offsets: Offsets, error: TailraceError | None) -> None:
+    try:
+        callback(offsets, error)
+    except Exception:  # noqa: BLE001 - one that fails must not hurt other commits.
+        _LOG.exception("a callback of a commit raised")

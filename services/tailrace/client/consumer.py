@@ -12,6 +12,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from random import Random
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -32,6 +34,7 @@ from tailrace.client.records import ConsumerRecord
 from tailrace.client.serializers import Deserializer
 from tailrace.client.starting import StartingPositions
 from tailrace.client.taker import Taker
+from tailrace.client.traces import TracedFetcher
 from tailrace.clock import Clock
 from tailrace.errors import (
     InvalidRequest,
@@ -42,6 +45,7 @@ from tailrace.errors import (
 )
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 from tailrace.runtime import Tasks
+from tailrace.tracing import Tracer
 from tailrace.transport.rpc import Network
 
 CLOSE_TIMEOUT_MS: Final = 30_000
@@ -72,7 +76,9 @@ class ConsumerCore:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         interceptors: Sequence[Interceptor] = (),
+        tracer: Tracer | None = None,
     ) -> None:
+        make_fetcher = Fetcher if tracer is None else partial(TracedFetcher, tracer)
         self._settings = settings
         self._clock = clock
         self._interceptors = Interceptors(interceptors)
@@ -82,7 +88,7 @@ class ConsumerCore:
         self._news = asyncio.Event()
         ports: _Ports = {"network": network, "clock": clock, "rng": rng}
         self._metadata = MetadataWatcher(network, bootstrap, rng, on_change=self._changed)
-        self._fetcher = Fetcher(
+        self._fetcher = make_fetcher(
             self._metadata,
             _fetch_settings(settings),
             **ports,
@@ -123,13 +129,10 @@ class ConsumerCore:
         # Topics of which all partitions are read, without a group.
         self._whole: frozenset[str] = frozenset()
         self._auto_commit_ms = 0
-        self._starting = StartingPositions(
-            self._plan,
-            self._member,
-            settings.auto_offset_reset,
-            on_found=self._positions_found,
-        )
+        policy, found = settings.auto_offset_reset, self._positions_found
+        self._starting = StartingPositions(self._plan, self._member, policy, on_found=found)
         self._is_started = self._is_polling = self._is_woken = self._attention = False
+        self._is_closing = False
 
     # Beginning and end.
 
@@ -148,6 +151,10 @@ class ConsumerCore:
         if self._lifetime.is_closed or not self._lifetime.is_here:
             self._lifetime.end()
             return
+        if self._is_closing:
+            # A callback that is told of the end ends it once more.
+            return
+        self._is_closing = True
         try:
             if self._is_started and self._lifetime.error is None:
                 async with asyncio.timeout(timeout_ms / 1000):
@@ -374,7 +381,8 @@ class ConsumerCore:
                         return found
                     self._raise_problems()
                     self._news.clear()
-                    await self._news.wait()
+                    with self._member.waiting() if self._member is not None else nullcontext():
+                        await self._news.wait()
         except TimeoutError:
             return None
         finally:
@@ -397,6 +405,8 @@ class ConsumerCore:
             limit.reschedule(None)
             await self._hand_over(member, handover)
             limit.reschedule(due)
+            # The callbacks may have closed it.
+            self._lifetime.check()
         if member.machine.error is not None:
             raise member.machine.error
 

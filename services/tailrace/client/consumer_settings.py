@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 from tailrace.client.assignors import Assignor, assignors_for
 from tailrace.client.fetch_plan import EARLIEST, LATEST
 from tailrace.client.settings import UNKNOWN_TOPIC_WAIT_MS
+from tailrace.config import TraceSettings
 from tailrace.errors import InvalidConfig
 
 NONE: Final = "none"
@@ -37,6 +38,7 @@ class ConsumerOptions(TypedDict, total=False):
     default_api_timeout_ms: int
     unknown_topic_wait_ms: int
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor]
+    otel_endpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,8 @@ class ConsumerSettings:
     default_api_timeout_ms: int = 60_000
     unknown_topic_wait_ms: int = UNKNOWN_TOPIC_WAIT_MS
     partition_assignment_strategy: str | Assignor | Sequence[str | Assignor] = "cooperative-sticky"
+    # Where traces go (OTLP over HTTP; empty: nowhere). Brokers say what of it is traced.
+    otel_endpoint: str = ""
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> ConsumerSettings:
@@ -88,6 +92,7 @@ class ConsumerSettings:
                 raise InvalidConfig(f"{name}={value!r} must be text")
         assignors_for(self.partition_assignment_strategy)
         self._check_numbers()
+        TraceSettings(self.otel_endpoint)
         if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
             raise InvalidConfig(
                 f"heartbeat_interval_ms={self.heartbeat_interval_ms} must be at most half of "
@@ -118,6 +123,10 @@ class ConsumerSettings:
         if self.enable_auto_commit is None:
             return bool(self.group_id)
         return self.enable_auto_commit
+
+    @property
+    def tracing(self) -> TraceSettings:
+        return TraceSettings(self.otel_endpoint)
 
     @property
     def assignors(self) -> tuple[Assignor, ...]:

@@ -75,7 +75,7 @@ class View(Protocol):
 class Account:
     """What one broker may send: a share of the bytes, granted ahead and given back when taken."""
 
-    __slots__ = ("dropped", "failures", "granted", "is_open", "received", "share", "taken")
+    __slots__ = ("aside", "dropped", "failures", "granted", "is_open", "received", "share", "taken")
 
     def __init__(self) -> None:
         self.is_open = False
@@ -85,7 +85,14 @@ class Account:
         # What the program took, and what nobody will: each is counted by one thread.
         self.taken = 0
         self.dropped = 0
+        # What paused partitions keep of it.
+        self.aside = 0
         self.failures = 0
+
+    @property
+    def has_much_aside(self) -> bool:
+        """Whether the partitions that go on have less than half of the share left."""
+        return self.aside * 2 > self.share
 
     @property
     def held(self) -> int:
@@ -206,7 +213,6 @@ class FetchPlan:
         self._topic_timeout_ms = topic_timeout_ms
         self._jitter = jitter
         self._tags = 0
-        self._held_bytes = 0
         # All that brokers have sent so far, wanted or not.
         self.received_bytes = 0
         # Whether something that is to be read had no leader when it was last routed.
@@ -265,9 +271,7 @@ class FetchPlan:
         if reading.is_paused:
             reading.is_paused = False
             self._paused.pop(reading.partition, None)
-            self._held_bytes -= sum(each.size for each in reading.held)
-            self.arrivals.extendleft(reversed(reading.held))
-            reading.held.clear()
+            self.arrivals.extendleft(reversed(self._put_forward(reading)))
 
     def _drop(self, reading: Reading) -> None:
         """Forget what has arrived."""
@@ -275,11 +279,23 @@ class FetchPlan:
         mine = [each for each in self.arrivals if each.reading is reading]
         if mine:
             self.arrivals = deque(each for each in self.arrivals if each.reading is not reading)
-        self._held_bytes -= sum(each.size for each in reading.held)
-        for arrival in [*mine, *reading.held]:
+        for arrival in [*mine, *self._put_forward(reading)]:
             if arrival.account is not None:
                 arrival.account.dropped += arrival.size
+
+    def _put_forward(self, reading: Reading) -> list[Arrival]:
+        """What was set aside is not any more."""
+        found = list(reading.held)
         reading.held.clear()
+        for arrival in found:
+            if arrival.account is not None:
+                arrival.account.aside -= arrival.size
+        return found
+
+    def _drop_aside(self, reading: Reading) -> None:
+        """What a paused partition keeps is too much: it is asked for again when it goes on."""
+        self._drop(reading)
+        reading.arrived, reading.arrived_epoch = reading.position, reading.position_epoch
 
     # Who reads it.
 
@@ -408,9 +424,15 @@ class FetchPlan:
         for broker in leaders:
             self.accounts.setdefault(broker, Account())
         left = sum(each.held for broker, each in self.accounts.items() if broker not in leaders)
-        share = max((self._bytes_max - left) // max(len(leaders), 1), SHARE_BYTES_MIN)
+        streams = max(len(leaders), 1)
+        # A share that is too small for all would leave the last ones nothing.
+        least = min(SHARE_BYTES_MIN, self._bytes_max // streams)
+        share = max((self._bytes_max - left) // streams, least)
         for broker in leaders:
             self.accounts[broker].share = share
+        for reading in [self.readings[each] for each in self._paused]:
+            if any(each.account and each.account.has_much_aside for each in reading.held):
+                self._drop_aside(reading)
         for broker in [each for each in self.accounts if each not in leaders]:
             account = self.accounts[broker]
             if not account.is_open and account.held <= 0 and not account.failures:
@@ -565,21 +587,22 @@ class FetchPlan:
             arrival.account.taken -= arrival.size
         if arrival.version == arrival.reading.version and arrival.reading.is_paused:
             arrival.reading.held.appendleft(arrival)
-            self._held_bytes += arrival.size
+            if arrival.account is not None:
+                arrival.account.aside += arrival.size
         else:
             self.arrivals.appendleft(arrival)
 
     def set_aside(self, arrival: Arrival) -> None:
-        """Keep what belongs to a paused partition, but not more than half of the memory."""
+        """Keep what belongs to a paused partition, but not more than half of its stream's share."""
         reading, fetched = arrival.reading, arrival.fetched
         if fetched is not None and isinstance(fetched.data, memoryview):
             # A view would keep all that came in the same message, of whatever partition.
             arrival.fetched = fetched._replace(data=bytes(fetched.data))
         reading.held.append(arrival)
-        self._held_bytes += arrival.size
-        if self._held_bytes * 2 > self._bytes_max:
-            self._drop(reading)
-            reading.arrived, reading.arrived_epoch = reading.position, reading.position_epoch
+        if arrival.account is not None:
+            arrival.account.aside += arrival.size
+            if arrival.account.has_much_aside:
+                self._drop_aside(reading)
 
 
 def _batches(reading: Reading, data: bytes | memoryview) -> Iterator[Fetched]:

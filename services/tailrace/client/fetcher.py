@@ -193,7 +193,7 @@ class Fetcher:
                 mine.spoke = True
                 # Above its quota a client hears nothing for a while.
                 mine.heard_ms = self._clock.monotonic_ms() + response.throttle_ms
-                self._receive(broker, response)
+                self.receive(broker, response)
         finally:
             # It ends already: it must not be broken off in the middle of that.
             mine.is_open = False
@@ -258,7 +258,8 @@ class Fetcher:
 
     # Data.
 
-    def _receive(self, broker: int, response: FetchResponse) -> None:
+    def receive(self, broker: int, response: FetchResponse) -> None:
+        """Put what came where the program finds it."""
         now_ms = self._clock.monotonic_ms()
         plan = self.plan
         for part in response.partitions:

@@ -215,14 +215,9 @@ class GroupAdmin:
         members = tuple(map(_member, found.members))
         stored = await self._positions(group, timeout_ms)
         owners = {partition: member for member in members for partition in member.partitions or ()}
-        topics = self._metadata.picture.topics
         wanted = dict.fromkeys([*stored, *sorted(owners)])
-        ends = await self._ends([each for each in wanted if each.topic in topics])
-        stale = {
-            each
-            for each, position in stored.items()
-            if each.topic not in topics or topics[each.topic].topic_id != position.topic_id
-        }
+        ends = await self._ends(filter(self._is_there, wanted))
+        stale = {each for each in stored if self._is_stale(each, stored)}
         behind = {
             each: position.offset
             for each, position in stored.items()
@@ -302,8 +297,8 @@ class GroupAdmin:
         plan = []
         for partition in wanted:
             start, end = ends[partition]
-            position = stored.get(partition)
-            old = -1 if position is None else position.offset
+            is_known = partition in stored and not self._is_stale(partition, stored)
+            old = stored[partition].offset if is_known else -1
             at = found.get(partition, -1)
             new, asked = target(to, value, start=start, end=end, old=old, found=at)
             plan.append(PositionReset(partition, old, new, asked))
@@ -386,7 +381,7 @@ class GroupAdmin:
     ) -> list[TopicPartition]:
         known = self._metadata.picture.topics
         if topics is None:
-            wanted = [each for each in sorted(stored) if each.topic in known]
+            wanted = [each for each in sorted(stored) if self._is_there(each)]
             if not wanted:
                 raise InvalidRequest(f"group {group!r} has no positions: name the topics")
             return wanted
@@ -400,6 +395,17 @@ class GroupAdmin:
                     raise InvalidRequest(f"{topic} has partitions 0 to {count - 1}, not {number}")
                 wanted.append(TopicPartition(topic, number))
         return wanted
+
+    def _is_there(self, partition: TopicPartition) -> bool:
+        topic = self._metadata.picture.topics.get(partition.topic)
+        return topic is not None and partition.partition < len(topic.partitions)
+
+    def _is_stale(
+        self, partition: TopicPartition, stored: Mapping[TopicPartition, pb.CommittedOffset]
+    ) -> bool:
+        """Whether a position was committed for a topic that is gone, or is another one now."""
+        topic = self._metadata.picture.topics.get(partition.topic)
+        return topic is None or topic.topic_id != stored[partition].topic_id
 
     async def _ends(
         self, partitions: Iterable[TopicPartition]

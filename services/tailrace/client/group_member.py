@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Final, NamedTuple
 
@@ -106,6 +106,7 @@ class GroupMember:
         self._working: asyncio.Task[None] | None = None
         self._partitions: dict[str, int] = {}
         self._is_started = False
+        self._is_waited_in = False
         self.problem: TailraceError | None = None
         """Why the coordinator could not be asked at the last attempt."""
 
@@ -140,6 +141,16 @@ class GroupMember:
     def polled(self) -> None:
         self._polled.set()
         self._perform(self.machine.polled(self._clock.monotonic_ms()))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The program waits in its poll: it is alive for as long as that takes."""
+        self._is_waited_in = True
+        try:
+            yield
+        finally:
+            self._is_waited_in = False
+            self.machine.touch(self._clock.monotonic_ms())
 
     def handed_over(self) -> None:
         self._perform(self.machine.handed_over())
@@ -464,6 +475,8 @@ class GroupMember:
     async def _keep_time(self) -> None:
         while True:
             now_ms = self._clock.monotonic_ms()
+            if self._is_waited_in:
+                self.machine.touch(now_ms)
             self._perform(self.machine.passed(now_ms))
             left_ms = self.machine.poll_due_ms - now_ms
             self._polled.clear()

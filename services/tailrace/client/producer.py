@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from tailrace.client.settings import ProducerSettings
 from tailrace.client.spreading import TopicQueues
 from tailrace.client.tables import Columns, cut, spread
 from tailrace.client.timers import Timers
+from tailrace.client.traces import TracedSender
 from tailrace.client.trouble import Trouble, because
 from tailrace.clock import Clock
 from tailrace.errors import (
@@ -61,6 +63,7 @@ from tailrace.model import NO_TIMESTAMP_MS, TopicPartition
 from tailrace.record.build import HeaderPair
 from tailrace.record.header import SEQUENCE_MODULUS, read_header
 from tailrace.runtime import Tasks
+from tailrace.tracing import Tracer
 from tailrace.transport.rpc import Network
 from tailrace.transport.wire import error_of
 from tailrace.v1 import broker_pb2 as pb
@@ -88,7 +91,9 @@ class ProducerCore:
         clock: Clock,
         rng: Random,
         partitioner: Partitioner | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._make = Sender if tracer is None else partial(TracedSender, tracer)
         self._settings = settings
         self._network = network
         self._clock = clock
@@ -357,7 +362,7 @@ class ProducerCore:
         address = self._metadata.picture.brokers.get(broker)
         if address is None:
             return None
-        sender = self._senders[broker] = Sender(
+        sender = self._senders[broker] = self._make(
             self,
             self._settings,
             broker=broker,

@@ -74,7 +74,9 @@ class SenderPort(Protocol):
         """How long to wait after so many failures in a row."""
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
+    """What is on its way, and since when."""
+
     sent: list[Sent]
     sent_ms: int
 
@@ -114,7 +116,7 @@ class Sender:
         self._stream: _ProduceStream | None = None
         # The stream on which the broker was told who we are.
         self._known: _ProduceStream | None = None
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, Request] = {}
         self._last_sent_ms = 0
         # The broker said that we are above our quota.
         self._throttled_until_ms = 0
@@ -197,7 +199,7 @@ class Sender:
             stream.cancel()
             await tasks.close()
             await channel.close()
-            self._give_back()
+            self.give_back()
 
     async def _until_allowed(self, reading: asyncio.Task[None]) -> None:
         """Wait as long as the broker said that it would not read on."""
@@ -210,13 +212,14 @@ class Sender:
                 async with asyncio.timeout(left_ms / 1000):
                     await self.wake.wait()
 
-    def _give_back(self) -> None:
-        """What was on its way is in doubt now."""
+    def give_back(self) -> TailraceError:
+        """What was on its way is in doubt now; gives why."""
         problem = self._problem or Unreachable(f"the connection to {self.address} broke")
         requests, self._requests = self._requests, {}
         for request in requests.values():
             for sent in request.sent:
                 self._port.unanswered(sent, problem)
+        return problem
 
     async def _send_all(self, stream: _ProduceStream) -> None:
         settings, is_first = self._settings, stream is not self._known
@@ -231,23 +234,28 @@ class Sender:
             parts = _parts(batches)
             sent = [Sent(each, each.attempts, len(part)) for _, part in parts for each in part]
             self._last_sent_ms = self._clock.monotonic_ms()
-            self._requests[self._number] = _Request(sent, self._last_sent_ms)
+            self._requests[self._number] = Request(sent, self._last_sent_ms)
             self._sent_any.set()
-            await stream.send(
-                ProduceRequest(
-                    # A stream says once who it is.
-                    client_id=settings.client_id if is_first else "",
-                    correlation=self._number,
-                    acks=self._acks,
-                    timeout_ms=self._broker_timeout_ms,
-                    partitions=[message for message, _ in parts],
-                )
-            )
+            messages = [message for message, _ in parts]
+            await stream.send(self.request(self._number, messages, sent, is_first=is_first))
             self._known, is_first = stream, False
             if settings.acks_number == 0:
-                self._assume_sent(self._number)
+                self.assume_sent(self._number)
 
-    def _assume_sent(self, number: int) -> None:
+    def request(
+        self, number: int, parts: list[PartitionBatches], sent: list[Sent], *, is_first: bool
+    ) -> ProduceRequest:
+        """What goes to the broker; `sent` are the batches that are in it."""
+        return ProduceRequest(
+            # A stream says once who it is.
+            client_id=self._settings.client_id if is_first else "",
+            correlation=number,
+            acks=self._acks,
+            timeout_ms=self._broker_timeout_ms,
+            partitions=parts,
+        )
+
+    def assume_sent(self, number: int) -> None:
         """acks=0: nobody answers, and nobody is sure."""
         request = self._requests.pop(number, None)
         self._answers += 1
@@ -268,7 +276,7 @@ class Sender:
                 self._counts.answered(now_ms - request.sent_ms, is_throttled=self._is_throttled)
                 if self._is_throttled:
                     self._throttled_until_ms = now_ms + response.throttle_ms
-                self._take(request, response)
+                self.take(request, response)
                 self.wake.set()
             self._note(Unreachable(f"broker {self.broker} ended the stream"))
         except Unreachable as error:
@@ -276,7 +284,8 @@ class Sender:
         finally:
             self.wake.set()
 
-    def _take(self, request: _Request, response: pb.ProduceResponse) -> None:
+    def take(self, request: Request, response: pb.ProduceResponse) -> None:
+        """Tell the producer what the broker answered."""
         parts = {
             (each.partition.topic, each.partition.partition): each for each in response.partitions
         }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final, TypedDict
 
+from tailrace.config import SAMPLE_RATIO, TraceSettings
 from tailrace.errors import BatchTooLarge, InvalidConfig
 from tailrace.record.codec import Compression
 
@@ -59,6 +60,8 @@ class ProducerOptions(TypedDict, total=False):
     max_in_flight_requests_per_connection: int
     client_id: str
     expect_new: bool
+    otel_endpoint: str
+    otel_sample_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,9 @@ class ProducerSettings:
     max_in_flight_requests_per_connection: int = IN_FLIGHT_MAX
     client_id: str = ""
     expect_new: bool = False
+    # Where traces go (OTLP over HTTP; empty: nowhere), and the share of requests that have one.
+    otel_endpoint: str = ""
+    otel_sample_ratio: float = SAMPLE_RATIO
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> ProducerSettings:
@@ -114,6 +120,7 @@ class ProducerSettings:
                 f"compression_type={self.compression_type!r} must be 'none', 'lz4' or 'zstd'"
             )
         self._check_numbers()
+        TraceSettings(self.otel_endpoint, self.otel_sample_ratio)
         if not 1 <= self.max_in_flight_requests_per_connection <= IN_FLIGHT_MAX:
             raise InvalidConfig(
                 f"max_in_flight_requests_per_connection must be from 1 to {IN_FLIGHT_MAX}: "
@@ -152,6 +159,10 @@ class ProducerSettings:
     def acks_number(self) -> int:
         """0, 1 or -1 for all."""
         return _ACKS[str(self.acks)]
+
+    @property
+    def tracing(self) -> TraceSettings:
+        return TraceSettings(self.otel_endpoint, self.otel_sample_ratio)
 
     @property
     def compression(self) -> Compression:

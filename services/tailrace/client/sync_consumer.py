@@ -173,11 +173,14 @@ class Consumer:
         try:
             self._run(poll())
         except BaseException:
-            # Ctrl-C: what was taken already is not lost, it comes first next time.
-            if taken:
-                self._background.loop.call_soon_threadsafe(self._core.taker.unread, taken)
+            # Ctrl-C: what was taken already, or just now, is not lost: it comes first next time.
+            with suppress(TailraceError):
+                self._background.wait(self._give_back(taken), THREAD_TIMEOUT_S)
             raise
         return taken
+
+    async def _give_back(self, taken: list[ConsumerRecord]) -> None:
+        self._core.taker.unread(taken)
 
     def _take_here(self, take: Callable[[], T | None]) -> T | None:
         """What has arrived is taken in this thread, without a detour through the loop."""
@@ -348,10 +351,17 @@ class _Call:
         self.done: Future[None] = Future()
 
     def do(self) -> None:
+        # From now on who waits for it may give up, but cannot take it back.
+        if not self.done.set_running_or_notify_cancel():
+            return
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - who waits for it gets it.
+        except Exception as error:  # noqa: BLE001 - who waits for it gets it.
             self.done.set_exception(error)
+        except BaseException as error:
+            # Ctrl-C and exits are this thread's alone: the loop would end of them, for all clients.
+            self.done.set_exception(RuntimeError(f"a callback was interrupted: {error!r}"))
+            raise
         else:
             self.done.set_result(None)
 

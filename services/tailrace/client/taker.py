@@ -59,23 +59,28 @@ class Taker:
         if self._unread:
             return [self._unread.popleft() for _ in range(min(limit, len(self._unread)))]
         out: list[ConsumerRecord] = []
-        while len(out) < limit:
-            arrival = self._find(alone=alone or bool(out))
-            if arrival is None:
-                break
-            rows = self._opened(arrival)
-            at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
-            if not out and end - at == len(rows) and arrival.problem is None:
-                out = rows
-            elif end > at:
-                out += rows[at:end]
-            arrival.index = end
-            if end == at and arrival.problem is not None:
-                if self._is_held_up(arrival, alone=alone or bool(out)):
+        try:
+            while len(out) < limit:
+                arrival = self._find(alone=alone or bool(out))
+                if arrival is None:
                     break
-            else:
-                self._stand(arrival, rows)
-                self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
+                rows = self._opened(arrival)
+                at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
+                if not out and end - at == len(rows) and arrival.problem is None:
+                    out = rows
+                elif end > at:
+                    out += rows[at:end]
+                arrival.index = end
+                if end == at and arrival.problem is not None:
+                    if self._is_held_up(arrival, alone=alone or bool(out)):
+                        break
+                else:
+                    self._stand(arrival, rows)
+                    self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
+        except BaseException:
+            # Ctrl-C: what was taken before comes first next time.
+            self.unread(out)
+            raise
         return out or None
 
     def table(self, *, headers: bool, alone: bool = False) -> pa.RecordBatch | None:
@@ -147,9 +152,12 @@ class Taker:
         """The rows of a batch, which are made once; a problem has none."""
         if arrival.rows is None and arrival.fetched is not None:
             reading = arrival.reading
+            # Ctrl-C in the middle of it: the batch is the next one again.
+            self._current = arrival
             arrival.rows, arrival.problem = rows_of(
                 arrival.fetched, reading.partition, reading.position, self._key, self._value
             )
+            self._current = None
         return arrival.rows or []
 
     def _is_held_up(self, arrival: Arrival, *, alone: bool) -> bool:

@@ -28,6 +28,7 @@ from tailrace.controller.reconciler import Reconciler
 from tailrace.controller.retries import Backoff
 from tailrace.controller.service import ControllerService
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.traces import FailoverTraces
 from tailrace.errors import (
     CorruptCheckpoint,
     InvariantViolation,
@@ -92,7 +93,9 @@ class Controller:
         clock: Clock,
         rng: Random,
         say: Callable[[str], None],
+        traces: FailoverTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._settings = settings
         self._store = MeasuredStore(store, clock)
         self._network = network
@@ -322,6 +325,7 @@ class Controller:
             say=self._say,
             remembered=self._remembered,
             counts=self.counts,
+            traces=self._traces,
         )
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

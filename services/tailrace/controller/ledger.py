@@ -21,10 +21,19 @@ from tailrace.controller.counting import count_changes
 from tailrace.controller.facts import Transaction
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.traces import FailoverTraces
 from tailrace.errors import LeaseLost, NotController, StoreUnavailable
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import ROOT, Kind, place_of
-from tailrace.meta.store import Entry, MetadataStore, Operation, Put, Snapshot, WatchBatch
+from tailrace.meta.store import (
+    Entry,
+    MetadataStore,
+    Operation,
+    Put,
+    Snapshot,
+    TxnResult,
+    WatchBatch,
+)
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
 
@@ -54,6 +63,7 @@ class Ledger:
         say: Callable[[str], None],
         on_change: Callable[[ClusterImage], None],
         counts: ControllerCounts | None = None,
+        traces: FailoverTraces | None = None,
     ) -> None:
         """`on_change` is told after each change, with the image before it."""
         self._settings = settings
@@ -63,6 +73,7 @@ class Ledger:
         self._say = say
         self._on_change = on_change
         self._counts = counts or ControllerCounts()
+        self._traces = traces
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         # A full read and a transaction do not overlap, so that a read has all that we wrote.
         self._lock = asyncio.Lock()
@@ -105,7 +116,7 @@ class Ledger:
         try:
             async with self._lock:
                 before = self.image
-                result = await self._store.txn(transaction.guards, transaction.operations)
+                result = await self._txn(transaction)
                 if result.succeeded:
                     self._note_well()
                     count_changes(self._counts, before, transaction.operations)
@@ -130,6 +141,15 @@ class Ledger:
             await asyncio.sleep(self._refusals.next_s())
             await self.read_anew()
         return False
+
+    async def _txn(self, transaction: Transaction) -> TxnResult:
+        guards, operations = transaction.guards, transaction.operations
+        if self._traces is None:
+            return await self._store.txn(guards, operations)
+        with self._traces.around(operations) as step:
+            result = await self._store.txn(guards, operations)
+            step.is_done = result.succeeded
+        return result
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds of the image; NotController when the term ends before."""

@@ -13,9 +13,11 @@ from tailrace.clock import SystemClock
 from tailrace.controller.controller import Controller
 from tailrace.controller.observing import ObservedController
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.traces import FailoverTraces
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
+from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace.transport.measured import MeasuredNetwork
@@ -32,6 +34,10 @@ async def run_controller(
     store = open_store(etcd)
     grpc = GrpcNetwork()
     network = MeasuredNetwork(grpc, clock, grpc.connections)
+    name = f"controller-{settings.controller_id}"
+    tracer = open_tracer(
+        settings.tracing, service="tailrace-controller", instance=name, rng=Random()
+    )
     controller = Controller(
         settings,
         store=store,
@@ -39,11 +45,14 @@ async def run_controller(
         clock=clock,
         rng=Random(),
         say=say,
+        traces=None if tracer is None else FailoverTraces(tracer, clock),
     )
     observed = ObservedController(controller, settings, network)
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(controller, stop, say)
     await store.close()
+    if tracer is not None:
+        tracer.close()
 
 
 async def _run(controller: Controller, stop: asyncio.Event, say: Callable[[str], None]) -> None:

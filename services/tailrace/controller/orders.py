@@ -20,6 +20,7 @@ from tailrace.controller.health import broker_address
 from tailrace.controller.messages import Painter, link_address, order_for, settings_for
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.traces import FailoverTraces
 from tailrace.controller.views import is_admitted
 from tailrace.errors import StaleController, TailraceError
 from tailrace.meta.image import ClusterImage, LiveBroker, StoredTopic
@@ -86,7 +87,9 @@ class Orders:
         tasks: Tasks,
         say: Callable[[str], None],
         reports: Reports,
+        traces: FailoverTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._term = term
         self._settings = settings
         self._network = network
@@ -227,6 +230,7 @@ class Orders:
             say=self._say,
             reports=self._reports,
             allowed=self._allowed,
+            traces=self._traces,
         )
 
     def _update_topic(
@@ -336,7 +340,9 @@ class Sender:
         say: Callable[[str], None],
         reports: Reports,
         allowed: asyncio.Event,
+        traces: FailoverTraces | None = None,
     ) -> None:
+        self._traces = traces
         self.live = live
         self._settings = settings
         self._say = say
@@ -491,13 +497,20 @@ class Sender:
         request = control_pb2.LeaderAndIsrRequest(
             header=self._header, partitions=[to_order(each) for each in sent], full=full
         )
+        span = None if self._traces is None else self._traces.tell(self._broker, sent)
+        if span is not None:
+            request.traceparent = span.context
+        problem = "it could not be told"
         self._quiet.clear()
         try:
             response = await self.channel.call(
                 CONTROL_LEADER_AND_ISR, request, timeout_ms=self._settings.order_timeout_ms
             )
+            problem = response.message
         finally:
             self._quiet.set()
+            if span is not None:
+                span.end(problem)
         _raise(error_of(response.error, response.message))
         self._is_full = False
         done = self._acknowledge(sent, response)
@@ -526,6 +539,8 @@ class Sender:
             if self._wanted.get(partition) is order:
                 self._untold.pop(partition, None)
             self._reports.obeyed(self.live, order)
+            if self._traces is not None:
+                self._traces.obeyed(self._broker, order)
         return not failures
 
     def _report_stray(self, response: control_pb2.LeaderAndIsrResponse) -> None:

@@ -45,6 +45,7 @@ from tailrace.controller.requests import Requests, Wanted
 from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.shards import fence_transaction
 from tailrace.controller.syncing import Syncing
+from tailrace.controller.traces import FailoverTraces
 from tailrace.errors import (
     InvariantViolation,
     NotController,
@@ -101,6 +102,7 @@ class Reconciler:
         say: Callable[[str], None],
         remembered: Mapping[BrokerId, LiveBroker] | None = None,
         counts: ControllerCounts | None = None,
+        traces: FailoverTraces | None = None,
     ) -> None:
         """`remembered`: where brokers were when this process saw them last, before this term."""
         self.term = term
@@ -118,6 +120,7 @@ class Reconciler:
             say=say,
             on_change=self._image_changed,
             counts=counts,
+            traces=traces,
         )
         self._presence = Presence(window_ms=settings.broker_lease_ttl_ms, remembered=remembered)
         self._orders = Orders(
@@ -134,6 +137,7 @@ class Reconciler:
                 stopped=self._wake_up,
                 deposed=self._deposed,
             ),
+            traces=traces,
         )
         self._health = self._watch_brokers(network, rng)
         self._coordinator_health = self._watch_coordinators(network, rng)

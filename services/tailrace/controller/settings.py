@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from tailrace.config import LogConfig
+from tailrace.config import LogConfig, TraceSettings
 from tailrace.errors import InvalidConfig
 from tailrace.model import GROUP_SHARDS
 
@@ -22,6 +22,8 @@ class ControllerSettings:
     advertised: str = ""
     # Where /metrics, /livez and /readyz are served; empty: nowhere.
     metrics_listen: str = ""
+    # Where traces go (OTLP over HTTP); empty: nowhere.
+    otel_endpoint: str = ""
     lease_ttl_ms: int = 3_000
     # The lease of a broker: the window in which the damper counts, and how long it waits.
     broker_lease_ttl_ms: int = 5_000
@@ -80,3 +82,7 @@ class ControllerSettings:
             if getattr(self, each.name) < least:
                 name = each.name.replace("_", ".")
                 raise InvalidConfig(f"{name} must be at least {least} ms")
+
+    @property
+    def tracing(self) -> TraceSettings:
+        return TraceSettings(self.otel_endpoint)

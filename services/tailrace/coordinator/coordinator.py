@@ -23,6 +23,7 @@ from tailrace.coordinator.service import GroupService
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.coordinator.shard_map import ShardMap
 from tailrace.coordinator.topic import OffsetsTopic
+from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.errors import (
     CorruptCheckpoint,
     NotCoordinator,
@@ -66,7 +67,9 @@ class Coordinator:
         clock: Clock,
         rng: Random,
         say: Callable[[str], None],
+        traces: RebalanceTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._settings = settings
         self._store = store
         self._network = network
@@ -155,6 +158,7 @@ class Coordinator:
             shards=lambda: self._shards.count,
             announce=self._service.announce,
             say=self._say,
+            traces=self._traces,
         )
         runtime.appender = Appender(
             metadata,

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
-from tailrace.coordinator.records import CONSUMER, GroupFacts, Member, Phase
+from tailrace.coordinator.records import CONSUMER, GroupFacts, Member, Phase, size_of
 from tailrace.errors import (
     FencedInstance,
     GroupFull,
@@ -120,7 +120,7 @@ class Group:
         self._limits = limits
         self._joins: dict[str, _Join] = {}
         self._syncs: dict[str, Token] = {}
-        # When the session of each member ends; those who wait for an answer to a join have none.
+        # When the session of each member ends; those who wait for an answer have none.
         self._deadlines: dict[str, int] = {}
         self._phase_due_ms = NEVER_MS
         self._settles_ms = 0
@@ -188,8 +188,7 @@ class Group:
         try:
             known = self._identify(asked, new_id)
             self._check_protocols(asked, known)
-            if known is None:
-                self._check_room(asked)
+            self._check_room(asked, known)
         except TailraceError as error:
             step.answers.append((token, error))
             return step
@@ -231,10 +230,11 @@ class Group:
         elif facts.phase is Phase.STABLE:
             step.answers.append((token, self._assignment_of(caller.member_id)))
         else:
-            self._answer_sync(step, caller.member_id, RebalanceInProgress("asked again"))
+            self._answer_sync(step, caller.member_id, RebalanceInProgress("asked again"), now_ms)
             self._syncs[caller.member_id] = token
+            self._deadlines.pop(caller.member_id, None)
             if caller.member_id == facts.leader:
-                self._assign(step, assignments, wall_ms)
+                self._assign(step, assignments, now_ms, wall_ms)
         return step
 
     def leave(self, caller: Caller, *, now_ms: int, wall_ms: int) -> Step:
@@ -253,7 +253,11 @@ class Group:
             del self._joins[member_id]
             known = self.facts.members.get(member_id)
             if known is not None:
-                self._deadlines[member_id] = now_ms + known.session_timeout_ms
+                # What it said last counts: others were let in because they go together with that.
+                mine = replace(join.member, assignment=known.assignment)
+                members = {**self.facts.members, member_id: mine}
+                self._become(step, replace(self.facts, members=members))
+                self._start_session(member_id, now_ms)
             elif self.is_empty:
                 self._become_empty(step, wall_ms)
             else:
@@ -262,6 +266,7 @@ class Group:
         for member_id, waiting in list(self._syncs.items()):
             if waiting is token:
                 del self._syncs[member_id]
+                self._start_session(member_id, now_ms)
         return step
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step:
@@ -345,13 +350,13 @@ class Group:
                 f"{', '.join(name for name, _ in asked.protocols) or 'none'}"
             )
 
-    def _check_room(self, asked: Member) -> None:
-        everybody = self._everybody()
-        if len(everybody) >= self._limits.members_max:
+    def _check_room(self, asked: Member, known: str | None) -> None:
+        others = [each for member_id, each in self._everybody().items() if member_id != known]
+        if known is None and len(others) >= self._limits.members_max:
             raise GroupFull(
-                f"group {self.name!r} has {len(everybody)} members, all that group.max.size allows"
+                f"group {self.name!r} has {len(others)} members, all that group.max.size allows"
             )
-        size = sum(map(_size, everybody.values())) + _size(asked)
+        size = sum(map(size_of, others)) + size_of(asked)
         if size > self._limits.bytes_max:
             raise GroupFull(
                 f"the members of group {self.name!r} would bring {size} bytes of metadata, "
@@ -367,8 +372,13 @@ class Group:
 
     def _hear(self, member_id: str, now_ms: int) -> None:
         if member_id in self._deadlines:
-            timeout_ms = self.facts.members[member_id].session_timeout_ms
-            self._deadlines[member_id] = now_ms + timeout_ms
+            self._start_session(member_id, now_ms)
+
+    def _start_session(self, member_id: str, now_ms: int) -> None:
+        """A member that waits for nothing here any more must be heard of in time."""
+        member = self.facts.members.get(member_id)
+        if member is not None and member_id not in self._joins:
+            self._deadlines[member_id] = now_ms + member.session_timeout_ms
 
     def _rebalance_timeout_ms(self) -> int:
         return max((each.rebalance_timeout_ms for each in self._everybody().values()), default=0)
@@ -414,7 +424,7 @@ class Group:
         former = self._joins.pop(old_id, None)
         if former is not None:
             step.answers.append((former.token, self._fenced(member.instance_id)))
-        self._answer_sync(step, old_id, self._fenced(member.instance_id))
+        self._answer_sync(step, old_id, self._fenced(member.instance_id), now_ms)
         self._deadlines.pop(old_id, None)
         known = facts.members.get(old_id)
         if known is not None:
@@ -437,7 +447,7 @@ class Group:
         if self.facts.phase is Phase.JOINING:
             return
         for member_id in list(self._syncs):
-            self._answer_sync(step, member_id, RebalanceInProgress("join again"))
+            self._answer_sync(step, member_id, RebalanceInProgress("join again"), now_ms)
         self._become(step, replace(self.facts, phase=Phase.JOINING, phase_ms=wall_ms))
         step.announced += [each for each in self.facts.members if each not in self._joins]
         self._settles_ms = now_ms
@@ -503,7 +513,9 @@ class Group:
 
     # Syncing.
 
-    def _assign(self, step: Step, assignments: Mapping[str, bytes], wall_ms: int) -> None:
+    def _assign(
+        self, step: Step, assignments: Mapping[str, bytes], now_ms: int, wall_ms: int
+    ) -> None:
         members = {
             each: replace(member, assignment=assignments.get(each, b""))
             for each, member in self.facts.members.items()
@@ -512,17 +524,17 @@ class Group:
             step, replace(self.facts, phase=Phase.STABLE, members=members, phase_ms=wall_ms)
         )
         self._phase_due_ms = NEVER_MS
-        syncs, self._syncs = self._syncs, {}
-        for member_id, token in syncs.items():
-            step.answers.append((token, self._assignment_of(member_id)))
+        for member_id in list(self._syncs):
+            self._answer_sync(step, member_id, self._assignment_of(member_id), now_ms)
 
     def _assignment_of(self, member_id: str) -> Synced:
         return Synced(self.facts.protocol, self.facts.members[member_id].assignment)
 
-    def _answer_sync(self, step: Step, member_id: str, error: TailraceError) -> None:
+    def _answer_sync(self, step: Step, member_id: str, answer: Answer, now_ms: int) -> None:
         token = self._syncs.pop(member_id, None)
         if token is not None:
-            step.answers.append((token, error))
+            step.answers.append((token, answer))
+            self._start_session(member_id, now_ms)
 
     # Going.
 
@@ -530,9 +542,9 @@ class Group:
         left = dict(self.facts.members)
         for member_id in gone:
             left.pop(member_id, None)
-            self._deadlines.pop(member_id, None)
             error = UnknownMember(f"{member_id!r} is out of group {self.name!r}: {why}")
-            self._answer_sync(step, member_id, error)
+            self._answer_sync(step, member_id, error, now_ms)
+            self._deadlines.pop(member_id, None)
             join = self._joins.pop(member_id, None)
             if join is not None:
                 step.answers.append((join.token, error))
@@ -555,10 +567,6 @@ class Group:
     def _become(self, step: Step, facts: GroupFacts) -> None:
         self.apply(facts)
         step.facts = facts
-
-
-def _size(member: Member) -> int:
-    return sum(len(data) + len(name) for name, data in member.protocols) + len(member.assignment)
 
 
 def _choose(members: Iterable[Member]) -> str:

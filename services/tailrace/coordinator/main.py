@@ -13,10 +13,12 @@ from tailrace.clock import SystemClock
 from tailrace.coordinator.coordinator import Coordinator
 from tailrace.coordinator.observing import ObservedCoordinator
 from tailrace.coordinator.settings import CoordinatorSettings
+from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
+from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.grpc_network import GrpcNetwork
 from tailrace.transport.measured import MeasuredNetwork
@@ -33,6 +35,10 @@ async def run_coordinator(
     store = MeasuredStore(open_store(etcd), clock)
     grpc = GrpcNetwork()
     network = MeasuredNetwork(grpc, clock, grpc.connections)
+    name = f"coordinator-{settings.coordinator_id}"
+    tracer = open_tracer(
+        settings.tracing, service="tailrace-coordinator", instance=name, rng=Random()
+    )
     coordinator = Coordinator(
         settings,
         store=store,
@@ -40,11 +46,14 @@ async def run_coordinator(
         clock=clock,
         rng=Random(),
         say=say,
+        traces=None if tracer is None else RebalanceTraces(tracer),
     )
     observed = ObservedCoordinator(coordinator, settings, store, network, clock)
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(coordinator, stop, say)
     await store.close()
+    if tracer is not None:
+        tracer.close()
 
 
 async def _run(coordinator: Coordinator, stop: asyncio.Event, say: Callable[[str], None]) -> None:

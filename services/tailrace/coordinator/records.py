@@ -26,6 +26,9 @@ FORMAT_VERSION: Final = 1
 CONSUMER: Final = "consumer"
 READER: Final = "reader"
 
+# The names of a member's fields, and its numbers.
+MEMBER_BYTES: Final = 200
+
 _OWNER: Final = "owner"
 _GROUP: Final = "group"
 _OFFSET: Final = "offset"
@@ -122,6 +125,14 @@ def encode(change: Change) -> Encoded:
         return Encoded(_json([_GROUP, change.group]), value)
     fields = {"version": FORMAT_VERSION, "owner": change.owner, "epoch": change.epoch}
     return Encoded(_json([_OWNER]), _json(fields))
+
+
+def size_of(member: Member) -> int:
+    """What a member adds to the record of its group; bytes as they are before they become text."""
+    names = (member.member_id, member.instance_id, member.client_id, member.host)
+    texts = (*names, *(name for name, _ in member.protocols))
+    data = (member.assignment, *(data for _, data in member.protocols))
+    return MEMBER_BYTES + sum(len(_quoted(each)) for each in texts) + sum(map(len, data))
 
 
 def decode(key: bytes | None, value: bytes | None) -> Change | None:

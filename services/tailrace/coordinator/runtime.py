@@ -24,6 +24,7 @@ from tailrace.coordinator.offsets import Meant, TopicFacts
 from tailrace.coordinator.records import Member, Position, encode
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.coordinator.shard import Asked, Outcome, Shard
+from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.errors import (
     CoordinatorLoading,
     NotCoordinator,
@@ -99,7 +100,9 @@ class Runtime:
         new_id: Callable[[str], str],
         announce: Announce,
         say: Callable[[str], None],
+        traces: RebalanceTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._settings = settings
         self._loader = loader
         self._clock = clock
@@ -153,6 +156,8 @@ class Runtime:
             _answer(waiting, error)
         owned.loaded.set()
         for group in (owned.shard.group(name) for name in owned.shard.names()):
+            if self._traces is not None:
+                self._traces.lost(group.name, str(error))
             for member_id in group.facts.members:
                 self._announce(group.name, member_id, error)
 
@@ -250,6 +255,8 @@ class Runtime:
             group, asked, token, new_id=new_id, now_ms=now_ms, wall_ms=wall_ms
         )
         self._perform(owned, outcome)
+        if self._traces is not None:
+            self._traces.joined(group, client_id=asked.client_id, host=asked.host)
         found = await self._until_answered(owned, group, token)
         assert isinstance(found, Joined)
         return found
@@ -415,6 +422,8 @@ class Runtime:
         """Have it appended; answer after that, announce at once."""
         # All who wait for a generation to begin are answered together.
         self.counts.generations += any(isinstance(each, Joined) for _, each in outcome.answers)
+        if self._traces is not None:
+            self._traces.seen(outcome.changes)
 
         def then(error: TailraceError | None, _: int) -> None:
             for token, answer in outcome.answers:
@@ -427,6 +436,8 @@ class Runtime:
     async def _perform_and_wait(self, owned: OwnedShard, outcome: Outcome) -> None:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         tell = _tell(done)
+        if self._traces is not None:
+            self._traces.seen(outcome.changes)
 
         def then(error: TailraceError | None, last_offset: int) -> None:
             for token, answer in outcome.answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from tailrace.config import TraceSettings
 from tailrace.coordinator.group import GroupLimits
 from tailrace.coordinator.shard import ShardLimits
 from tailrace.errors import InvalidConfig
@@ -21,6 +22,8 @@ class CoordinatorSettings:
     advertised: str = ""
     # Where /metrics, /livez and /readyz are served; empty: nowhere.
     metrics_listen: str = ""
+    # Where traces go (OTLP over HTTP); empty: nowhere.
+    otel_endpoint: str = ""
     lease_ttl_ms: int = 5_000
     health_interval_ms: int = 1_000
     # An answer that waits for its records to be replicated, or for the shard to be read.
@@ -58,6 +61,10 @@ class CoordinatorSettings:
             raise InvalidConfig(
                 "group.min.session.timeout.ms must not be above group.max.session.timeout.ms"
             )
+
+    @property
+    def tracing(self) -> TraceSettings:
+        return TraceSettings(self.otel_endpoint)
 
     @property
     def limits(self) -> ShardLimits:

@@ -121,6 +121,10 @@ CUT_OFF = counter("clients_cut_off", "Streams cut off because their client stall
 
 FLUSHES = histogram("flush_seconds", "Syncs of one log to its disk.")
 FLUSH_FAILURES = counter("flush_failures", "Syncs that failed; each takes its log out of service.")
+DAMAGE_FOUND = counter(
+    "damage_found",
+    "Logs in which durable records could not be read: when they were opened, read or scrubbed.",
+)
 CLEANED = counter("compaction_passes", "Passes of compaction over one log.")
 CLEANED_READ = counter("compaction_read_bytes", "Size of logs before they were compacted.")
 CLEANED_WRITTEN = counter("compaction_written_bytes", "And after it.")
@@ -142,7 +146,7 @@ BROKER: Final = (
     *(PRODUCED, PRODUCE_REFUSED, FETCHED, FETCH_REFUSED, PRODUCE_WAITING, PRODUCE_BYTES),
     *(PRODUCE_BYTES_MAX, PRODUCE_OVERLOADS, FETCH_BYTES, FETCH_BYTES_MAX, FETCH_WAITING),
     *(STREAMS, CUT_OFF, FLUSHES, FLUSH_FAILURES, CLEANED, CLEANED_READ, CLEANED_WRITTEN),
-    *(CLEANING, DISK_FREE, DISK_TOTAL, DISK_UNFIT),
+    *(CLEANING, DISK_FREE, DISK_TOTAL, DISK_UNFIT, DAMAGE_FOUND),
 )
 
 
@@ -293,6 +297,7 @@ def _put_requests(page: Page, view: BrokerView) -> None:
 def _put_disks(page: Page, view: BrokerView) -> None:
     page.put_times(FLUSHES, view.counts.flushes.times)
     page.put(FLUSH_FAILURES, view.counts.flushes.failed)
+    page.put(DAMAGE_FOUND, view.counts.damage_found)
     page.put(CLEANED, view.compaction_passes)
     page.put(CLEANED_READ, view.compaction_read_bytes)
     page.put(CLEANED_WRITTEN, view.compaction_written_bytes)

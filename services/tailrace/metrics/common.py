@@ -14,6 +14,7 @@ STORE_SILENCE_MAX_MS: Final = 10_000
 
 BUILD = gauge("build_info", "Always 1: which service this is.", "role", "id", "version")
 READY = gauge("ready", "1 when /readyz answers 200, else 0.")
+WALL_TIME = gauge("wall_time_seconds", "What time it is, by the clock of this service.")
 LOOP_LAG = histogram(
     "loop_lag_seconds", "How late the event loop came to a tick, four times a second."
 )
@@ -67,6 +68,7 @@ CONNECTIONS_REFUSED = counter("connections_refused", "Connections refused by a l
 COMMON: Final = (
     BUILD,
     READY,
+    WALL_TIME,
     LOOP_LAG,
     LOOP_LAG_WORST,
     SCRAPES,
@@ -118,6 +120,7 @@ class ProcessView:
     """The service as its endpoint sees it."""
 
     is_ready: bool
+    wall_ms: int
     lateness: Histogram
     worst_ms: int
     scrapes: int
@@ -130,6 +133,7 @@ def put_common(
     """Fill the families that all services have."""
     page.put(BUILD, 1, who.role, str(who.number), who.version)
     page.put(READY, process.is_ready)
+    page.put(WALL_TIME, process.wall_ms / 1_000)
     page.put_times(LOOP_LAG, process.lateness)
     page.put(LOOP_LAG_WORST, process.worst_ms / 1_000)
     page.put(SCRAPES, process.scrapes)

@@ -109,6 +109,7 @@ class Endpoint:
         page = Page()
         process = ProcessView(
             is_ready=not self._observed.why_not_ready(),
+            wall_ms=self._clock.wall_ms(),
             lateness=self._pulse.lateness,
             worst_ms=self._pulse.worst_ms,
             scrapes=self._scrapes,

@@ -118,6 +118,8 @@ class BrokerCounts:
         self.isr_shrinks = 0
         self.isr_expands = 0
         self.flushes = Calls()
+        # Logs with durable records that cannot be read: at the start, and since.
+        self.damage_found = 0
 
     def isr_changed(self, before: int, after: int) -> None:
         """The ISR of a partition that is led here has another size."""

@@ -67,6 +67,7 @@ class ProduceRequest:
     timeout_ms: int = 0
     partitions: Sequence[PartitionBatches] = ()
     client_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class FetchResponse:
 
     partitions: list[PartitionFetched] = field(default_factory=list)
     throttle_ms: int = 0
+    traceparent: str = ""
 
 
 # --------------------------------------------------------------------------------------- writing
@@ -113,6 +115,8 @@ def encode_produce_request(request: ProduceRequest) -> bytes:
         _add(pieces, b"\x22", head, b"\x22", part.batches)
     if request.client_id:
         pieces.append(_text(b"\x2a", request.client_id))
+    if request.traceparent:
+        pieces.append(_text(b"\x32", request.traceparent))
     return b"".join(pieces)
 
 
@@ -139,6 +143,8 @@ def encode_fetch_response(response: FetchResponse) -> bytes:
         at += _add(pieces, b"\x0a", head, b"\x32", part.batches)
     if response.throttle_ms:
         pieces.append(b"\x10" + _varint(response.throttle_ms))
+    if response.traceparent:
+        pieces.append(_text(b"\x1a", response.traceparent))
     return b"".join(pieces)
 
 
@@ -218,6 +224,8 @@ def decode_produce_request(data: bytes) -> ProduceRequest:
             parts.append(_partition_batches(data, start, value))
         elif number == 5 and start >= 0:
             request.client_id = _string(data, start, value)
+        elif number == 6 and start >= 0:
+            request.traceparent = _string(data, start, value)
     request.partitions = parts
     return request
 
@@ -229,6 +237,8 @@ def decode_fetch_response(data: bytes) -> FetchResponse:
             response.partitions.append(_partition_fetched(data, start, value))
         elif number == 2 and start < 0:
             response.throttle_ms = value & 0xFFFFFFFF
+        elif number == 3 and start >= 0:
+            response.traceparent = _string(data, start, value)
     return response
 
 

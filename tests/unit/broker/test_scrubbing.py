@@ -61,6 +61,7 @@ async def test_f15_a_round_reads_all_and_finds_what_rotted(trio: Trio) -> None:
     rot(trio, 2)
     await scrubber(trio, 2).scrub_all()
     assert trio.heard("damage was found before anybody read it")
+    assert [trio.replicas(each).counts.damage_found for each in (0, 1, 2)] == [0, 0, 1]
     await mend(trio, leader=0, damaged=2)
 
 
@@ -142,6 +143,7 @@ async def test_f15_where_nobody_else_has_it_the_rest_is_served_on(trio: Trio) ->
     await scrubber(trio, 0).scrub_all()
     assert await fetched(trio, 0) == ["DAMAGED_LOG"]
     assert trio.heard("nobody else holds what is committed")
+    assert trio.replicas(0).counts.damage_found >= 1
     assert trio.hosted(0).machine.role is Role.LEADER
     assert not (await trio.produce()).error
 

@@ -23,6 +23,7 @@ from tailrace.meta.store import Put
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import split
+from tailrace.tracing import Tracer
 from tailrace.transport import methods
 from tailrace.transport.envelopes import FetchResponse, PartitionBatches, ProduceRequest
 from tailrace.transport.rpc import Link, Stream
@@ -87,6 +88,8 @@ class Trio:
         # What is wrong with the disks of each broker.
         self.faults = {number: DiskFaults() for number in ALL}
         self.said: list[str] = []
+        # What brokers that are made from now on trace with.
+        self.tracer: Tracer | None = None
 
     async def start(self, *numbers: int, **settings: Any) -> None:
         """Start brokers (all three unless told) and wait until they are registered."""
@@ -116,6 +119,7 @@ class Trio:
             rng=Random(number),
             new_id=lambda: f"incarnation-{number}",
             say=lambda text: self.said.append(f"{name}: {text}"),
+            tracer=self.tracer,
         )
         return process, broker
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli.setting_kinds import Address, Addresses, Flag, Kind, Rate, Text, Whole
+from tailrace.cli.setting_kinds import (
+    Address,
+    Addresses,
+    Collector,
+    Flag,
+    Kind,
+    Rate,
+    Share,
+    Text,
+    Whole,
+)
 from tailrace.errors import TailraceError
 
 
@@ -17,6 +27,10 @@ from tailrace.errors import TailraceError
         (Whole(0, 9), "0", 0),
         (Rate(), "-1", -1),
         (Rate(), "5", 5),
+        (Share(), "0.25", 0.25),
+        (Share(), "1", 1.0),
+        (Collector(), "http://otel:4318", "http://otel:4318"),
+        (Collector(), "", ""),
         (Flag(), "true", True),
         (Flag(), "false", False),
         (Text(), "x y", "x y"),
@@ -38,6 +52,10 @@ def test_texts_become_values(kind: Kind, text: str, value: Any) -> None:
         (Whole(), "x"),
         (Whole(), "-1"),
         (Rate(), "0"),
+        (Share(), "1.5"),
+        (Share(), "-0.5"),
+        (Share(), "all"),
+        (Collector(), "otel:4318"),
         (Flag(), "yes"),
         (Address(), ""),
         (Address(), "h"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -161,6 +162,25 @@ def test_cooperation_takes_few_rounds_and_nobody_gets_what_another_has(
     else:
         raise AssertionError(f"not all is given: {found}")
     assert assignor.assign(partitions, joined) == found, "and then it is calm"
+
+
+def test_many_partitions_that_move_take_no_longer_each() -> None:
+    """The leader does this on the loop that its heartbeats are sent from."""
+
+    def effort_s(partitions: int) -> float:
+        owned = frozenset(TopicPartition("t", number) for number in range(partitions))
+        topics = frozenset(["t"])
+        members = [
+            Member(member_id="old", topics=topics, owned=owned, generation=1),
+            Member(member_id="new", topics=topics),
+        ]
+        began_s = process_time()
+        found = StickyAssignor().assign({"t": partitions}, members)
+        assert [len(each) for each in found.values()] == [partitions // 2] * 2
+        return process_time() - began_s
+
+    # With each move as long as there are partitions it would be 256 times.
+    assert min(effort_s(8_000) for _ in range(3)) < 100 * min(effort_s(500) for _ in range(3))
 
 
 def test_what_two_claim_belongs_to_the_later_generation() -> None:

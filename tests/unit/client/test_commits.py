@@ -96,3 +96,19 @@ def test_offsets_may_be_bare_numbers_and_nothing_else() -> None:
             offsets_of(wrong)
     with pytest.raises(InvalidRequest, match="t-0: offset -3 is below 0"):
         offsets_of({first: -3})
+
+
+async def test_a_callback_that_fails_hurts_no_other_commit() -> None:
+    coordinator, told = Coordinator(), []
+
+    def fail(offsets: Offsets, error: TailraceError | None) -> None:
+        raise LookupError("its own fault")
+
+    commits = coordinator.commits
+    commits.later(at(1), fail)
+    commits.later(at(2), fail)
+    commits.later(at(3), lambda offsets, error: told.append((offsets[A].offset, error)))
+    await commits.drain()
+    assert told == [(3, None)]
+    await commits.now(at(4))
+    assert (coordinator.taken[-1], coordinator.failures) == (4, [])

@@ -535,6 +535,60 @@ def test_a_program_that_does_not_poll_leaves_and_comes_back(simulate: Any) -> No
     simulate(main)
 
 
+def test_a_program_that_waits_in_its_poll_is_alive(simulate: Any) -> None:
+    """One that has no partitions hears nothing for hours, until it is needed."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        members = [in_group(world, max_poll_interval_ms=5_000) for _ in range(2)]
+        for each in members:
+            await each.subscribe(["t"])
+        await until_calm(*members, partitions=1)
+        busy, idle = sorted(members, key=lambda each: not each.assignment())
+        waiting = asyncio.ensure_future(idle.poll(timeout_ms=None))
+        for _ in range(200):
+            await busy.poll(timeout_ms=100)
+        assert len(world.cluster.coordinators.groups["g"].members) == 2
+        await busy.close()
+        fill(world, 0, numbers(0, 1))
+        async with asyncio.timeout(60):
+            assert [each.value for each in await waiting] == numbers(0, 1)
+        assert await idle.poll(timeout_ms=4_900) == []
+        await asyncio.sleep(4.9)
+        assert idle._member is not None
+        assert idle._member.is_calm, "the interval begins when the poll ends"
+        await idle.close()
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("told", ["on_assigned", "on_revoked"])
+def test_a_callback_may_close_the_consumer(simulate: Any, told: str) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 2)
+        consumer, other, listener = in_group(world), in_group(world), Listener()
+
+        async def close(_: list[TopicPartition]) -> None:
+            await consumer.close()
+
+        setattr(listener, told, close)
+        await consumer.subscribe(["t"], listener)
+        if told == "on_revoked":
+            await until_calm(consumer, partitions=2)
+        await other.subscribe(["t"])
+        polling = asyncio.ensure_future(consumer.poll(timeout_ms=None))
+        async with asyncio.timeout(60):
+            while not polling.done():
+                await other.poll(timeout_ms=100)
+            with pytest.raises(ClientClosed):
+                await polling
+        await until_calm(other, partitions=2)
+        assert len(world.cluster.coordinators.groups["g"].members) == 1
+        await other.close()
+
+    simulate(main)
+
+
 def test_another_coordinator_takes_over_and_nobody_loses_anything(simulate: Any) -> None:
     async def main(world: Any) -> None:
         world.cluster.create("t", 2)

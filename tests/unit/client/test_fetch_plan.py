@@ -266,6 +266,45 @@ def test_paused_partitions_hold_half_of_the_memory_at_most() -> None:
     assert a.arrived == 0, "what was dropped is asked for again"
 
 
+@pytest.mark.parametrize("is_alone_first", [False, True])
+def test_what_a_paused_partition_holds_leaves_credit_to_others_of_its_leader(
+    is_alone_first: bool,
+) -> None:
+    others = {TopicPartition("t", number): (number, 0) for number in (2, 3)}
+    plan, alone = plan_of(300_000), Picture({A: (1, 0), B: (1, 0)})
+    picture = Picture({**alone.leaders, **others})
+    first = alone if is_alone_first else picture
+    for partition in first.leaders:
+        plan.seek(plan.add(partition), 0)
+    plan.route(first, now_ms=0)
+    plan.opened(1)
+    a, offset = plan.readings[A], 0
+    while (credit := plan.grant(1)) or plan.accounts[1].granted > plan.accounts[1].received:
+        assert credit >= 0
+        plan.receive(1, a, batch(offset, size=10_000), now_ms=0)
+        offset += 1
+    plan.pause(a)
+    assert plan.take() is None
+    for partition in others:
+        plan.seek(plan.add(partition), 0)
+    plan.route(picture, now_ms=0)
+    for broker in (2, 3):
+        plan.opened(broker)
+        assert plan.grant(broker) > 0
+    assert plan.grant(1) > 0, "the other partition has no place to come to"
+
+
+def test_every_stream_gets_credit_however_little_there_is() -> None:
+    plan = plan_of(64 << 10)
+    picture = Picture({TopicPartition("t", number): (number, 0) for number in range(10)})
+    for partition in picture.leaders:
+        plan.seek(plan.add(partition), 0)
+    plan.route(picture, now_ms=0)
+    for broker in plan.brokers():
+        plan.opened(broker)
+        assert plan.grant(broker) > 0
+
+
 def test_what_a_paused_partition_holds_keeps_no_other_alive() -> None:
     plan, picture = plan_of(), Picture({A: (1, 0)})
     reading = plan.add(A)

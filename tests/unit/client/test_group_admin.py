@@ -170,6 +170,35 @@ def test_a_reset_is_a_plan_until_it_is_executed() -> None:
     office(main)
 
 
+def test_positions_in_a_topic_that_was_made_anew_mean_nothing_there() -> None:
+    async def main(office: Office) -> None:
+        world, admin = office.world, office.admin
+        request = pb.CommitOffsetsRequest(
+            group="g",
+            generation=-1,
+            offsets=[
+                pb.OffsetToCommit(topic=TOPIC, partition=number, offset=7, leader_epoch=-1)
+                for number in (0, 2)
+            ],
+        )
+        await world.call(methods.GROUP_COMMIT_OFFSETS, request)
+        await office.do(admin.delete_topic(TOPIC))
+        await world.until(lambda: TOPIC not in world.metadata.picture.topics)
+        await office.do(admin.create_topic(TOPIC, partitions=1))
+        await world.until(lambda: TOPIC in world.metadata.picture.topics)
+        await office.write(9)
+        found = await office.do(admin.describe_group("g"))
+        assert [(each.partition, each.stale, each.lag) for each in found.positions] == [
+            (0, True, -1),
+            (2, True, -1),
+        ]
+        plan = await office.do(admin.reset_offsets("g", ResetTo.SHIFT, 1, dry_run=False))
+        assert plan == [PositionReset(T0, -1, 1, 1)], "the old 7 was another record"
+        assert await world.position("g") == 1
+
+    office(main)
+
+
 @given(
     st.sampled_from(ResetTo),
     st.integers(-(10**6), 10**6),

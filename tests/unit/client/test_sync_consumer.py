@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,6 +124,80 @@ def test_a_callback_that_fails_fails_the_poll(cluster: ModelCluster) -> None:
         consumer.poll(10)
     consumer.poll(0.1)
     consumer.close()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_in_a_callback_ends_the_poll_and_not_the_clients(
+    cluster: ModelCluster, interruption: type[BaseException]
+) -> None:
+    class Impatient:
+        def on_assigned(self, partitions: list[TopicPartition]) -> None:
+            raise interruption
+
+        def on_revoked(self, partitions: list[TopicPartition]) -> None: ...
+
+        def on_lost(self, partitions: list[TopicPartition]) -> None: ...
+
+    send(cluster, 2)
+    consumer = consumer_of(cluster, group_id="g")
+    consumer.subscribe("t", listener=Impatient())
+    with pytest.raises(interruption):
+        consumer.poll(10)
+    found: list[Any] = []
+    while len(found) < 2:
+        found += consumer.poll(10)
+    consumer.close()
+    assert cluster.coordinators.groups["g"].members == {}
+
+
+def test_a_callback_that_takes_longer_than_the_end_may(cluster: ModelCluster) -> None:
+    class Slow:
+        def on_assigned(self, partitions: list[TopicPartition]) -> None: ...
+
+        def on_revoked(self, partitions: list[TopicPartition]) -> None:
+            time.sleep(0.5)
+
+        def on_lost(self, partitions: list[TopicPartition]) -> None: ...
+
+    send(cluster, 2)
+    consumer = consumer_of(cluster, group_id="g")
+    consumer.subscribe("t", listener=Slow())
+    while not consumer.assignment():
+        consumer.poll(1)
+    consumer.close(0.1)
+    assert cluster.coordinators.groups["g"].members == {}
+
+
+def test_records_that_come_in_the_moment_of_ctrl_c_come_again(cluster: ModelCluster) -> None:
+    interrupted: list[bool] = []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def slowly(data: bytes) -> bytes:
+        if not interrupted:
+            interrupted.append(True)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.3)
+        return data
+
+    with Consumer(
+        "t",
+        bootstrap_servers=cluster.bootstrap,
+        value_deserializer=slowly,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        sending = threading.Timer(0.3, send, (cluster, 10))
+        sending.start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(60)
+        sending.join()
+        found: list[Any] = []
+        while len(found) < 10:
+            more = consumer.poll(5)
+            assert more, "some are lost"
+            found += more
+    for number in range(2):
+        assert [each.offset for each in found if each.partition == number] == list(range(5))
 
 
 def test_wakeup_and_close_from_other_threads(cluster: ModelCluster) -> None:

@@ -159,3 +159,26 @@ def test_a_record_that_cannot_be_read_stays_in_the_way() -> None:
         with pytest.raises(TailraceError, match="seek to 3"):
             line.rows(9)
         assert line.taker.positions()[A] == (2, 4)
+
+
+@pytest.mark.parametrize("at", [b"1", b"4"])
+def test_ctrl_c_in_the_middle_of_a_batch_loses_nothing(at: bytes) -> None:
+    interrupted: list[bool] = []
+
+    def interrupting(data: bytes) -> bytes:
+        if data == at and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return data
+
+    line = Line(value=interrupting)
+    line.arrive(line.a, 3)
+    line.arrive(line.a, 3)
+    with pytest.raises(KeyboardInterrupt):
+        line.rows(9)
+    assert line.taker.positions()[A][0] == 0, "the program has got none of them"
+    found: list[tuple[int, int]] = []
+    while (more := line.rows(9)) is not None:
+        found += more
+    assert found == [(0, offset) for offset in range(6)]
+    assert line.plan.accounts[1].held == 0

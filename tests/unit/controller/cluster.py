@@ -19,6 +19,7 @@ from simulation.loop import LoopClock, Process, SimLoop
 from simulation.network import SimHost, SimNetwork
 from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
+from tailrace.controller.traces import FailoverTraces
 from tailrace.errors import LeaseLost, StoreUnavailable, Unreachable
 from tailrace.meta.image import ClusterImage, StoredState
 from tailrace.meta.keys import (
@@ -88,6 +89,8 @@ class Cluster:
         self.brokers: dict[int, FakeBroker] = {}
         self.controllers: dict[int, RunningController] = {}
         self.said: list[str] = []
+        # What controllers that are started from now on trace with.
+        self.traces: FailoverTraces | None = None
         self.admin = self.network.host("admin", loop.process("admin"))
         self.store = self.etcd.connect("admin")
 
@@ -112,6 +115,7 @@ class Cluster:
             clock=LoopClock(self.loop),
             rng=self.loop.fork_rng(f"c{number}/{self.loop.now_us}"),
             say=lambda text: self.said.append(f"{self.loop.now_ms} c{number} {text}"),
+            traces=self.traces,
         )
         running = self.controllers[number] = RunningController(controller, process)
         await process.spawn("start", controller.start())

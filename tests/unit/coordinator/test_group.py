@@ -34,7 +34,7 @@ from tailrace.errors import (
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
-LIMITS = GroupLimits(members_max=4, bytes_max=500, initial_delay_ms=100)
+LIMITS = GroupLimits(members_max=4, bytes_max=2_000, initial_delay_ms=100)
 
 
 class World:
@@ -257,16 +257,22 @@ def test_the_protocol_is_the_one_that_most_prefer_of_those_that_all_know() -> No
 
 def test_a_group_has_its_limits() -> None:
     world = World()
-    world.join("large", protocols=(("range", b"x" * 600),))
+    large = (("range", b"x" * 2_000),)
+    world.join("large", protocols=large)
     assert isinstance(world.answers["large"], GroupFull)
+    world.join("long names", client_id="\x01" * 300)
+    assert isinstance(world.answers["long names"], GroupFull), "each takes six bytes in the record"
     for number in range(4):
         world.join(f"{number}")
     world.join("five")
     assert isinstance(world.answers["five"], GroupFull)
     world.wait(100)
     leader = world.joined("0").member_id
-    world.sync("sync", leader, assignments={leader: b"x" * 600})
+    world.sync("sync", leader, assignments={leader: b"x" * 2_100})
     assert isinstance(world.answers["sync"], GroupFull)
+    world.join("grown", leader, protocols=large)
+    assert isinstance(world.answers["grown"], GroupFull)
+    assert world.phase() is Phase.SYNCING, "the others are not disturbed"
 
 
 # ------------------------------------------------------------------------------ generations, death
@@ -308,6 +314,30 @@ def test_a_leader_that_never_syncs_holds_up_the_group_only_for_a_while() -> None
     assert isinstance(world.answers["sync-two"], RebalanceInProgress | UnknownMember)
     world.join("again", two)
     assert world.joined("again").leader == two
+
+
+def test_who_waits_for_the_assignment_keeps_its_place_when_the_leader_dies() -> None:
+    world = World()
+    _, two, three = (world.join(f"{number}") for number in range(3))
+    world.wait(100)
+    world.now_ms += 2
+    world.sync("sync two", two)
+    world.sync("sync three", three)
+    world.wait(SESSION_MS - 2)
+    assert list(world.group.facts.members) == [two, three]
+    assert isinstance(world.answers["sync two"], RebalanceInProgress)
+    # Its answer takes a while to get there, and so does the next join.
+    world.wait(SESSION_MS - 1)
+    world.join("again two", two)
+    world.join("again three", three)
+    assert world.joined("again two").generation == 2
+    world.sync("waits", three)
+    world.wait(SESSION_MS - 1)
+    world.took(world.group.forget("waits", **world.times))
+    world.wait(1)
+    assert list(world.group.facts.members) == [three], "who hung up has a session to come back"
+    world.wait(SESSION_MS)
+    assert world.phase() is Phase.EMPTY
 
 
 def test_requests_of_another_generation_are_refused() -> None:
@@ -382,6 +412,29 @@ def test_a_member_that_hangs_up_has_its_session_to_come_back() -> None:
     world.sync("two waits", two)
     world.took(world.group.forget("two waits", **world.times))
     assert world.group.waiting == 0
+
+
+def test_what_a_member_said_last_counts_though_it_hung_up() -> None:
+    """Others came with an assignor that goes together with that alone."""
+
+    def knows(*names: str) -> Any:
+        return {"protocols": tuple((name, b"") for name in names)}
+
+    world = World()
+    one = world.join("one", instance_id="A", **knows("range"))
+    two, three = (world.join(token, **knows("range", "sticky")) for token in ("two", "three"))
+    world.wait(100)
+    world.sync("sync", one, instance="A")
+    world.join("one again", one, instance_id="A", **knows("sticky"))
+    world.join("two again", two, **knows("sticky"))
+    world.took(world.group.forget("one again", **world.times))
+    for _ in range(REBALANCE_MS // (SESSION_MS // 2)):
+        for member_id, instance in ((one, "A"), (three, "")):
+            with pytest.raises(RebalanceInProgress):
+                world.beat(member_id, instance)
+        world.wait(SESSION_MS // 2)
+    assert world.joined("two again").protocol == "sticky"
+    assert set(world.group.facts.members) == {one, two}, "a static member keeps its place"
 
 
 # ---------------------------------------------------------------------------------- static members
@@ -550,11 +603,12 @@ class Anything:
         if act in {"join", "new"}:
             instance = rng.choice(["", "", "A", "B"]) if act == "new" else instance
             data = bytes([rng.randrange(2)])
+            ranged = (("range", data),)
             world.join(
                 token,
                 "" if act == "new" else member_id,
                 instance_id=instance,
-                protocols=(("range", data),),
+                protocols=rng.choice([ranged, (("sticky", data),), (*ranged, ("sticky", data))]),
             )
             self.waiting.add(token)
         elif act == "sync":

@@ -334,3 +334,17 @@ def test_beyond_a_number_of_commits_nobody_is_read_any_further_for_a_while(
         assert await world.position("g") == commits - 1
 
     simulate(main)
+
+
+def test_a_member_that_comes_back_with_too_much_ends_nothing_but_itself() -> None:
+    """No record holds that: the coordinator must not die of it, with all its other groups."""
+
+    async def main(world: World) -> None:
+        joined = await _stable(world, "g")
+        large = [pb.GroupProtocol(name="range", metadata=b"x" * (8 << 20))]
+        async with asyncio.timeout(60):
+            again = await world.join("g", member_id=joined.member_id, protocols=large)
+            assert code_name(again.error) == "GROUP_FULL"
+            assert (await world.commit("other", 5)).error == 0
+
+    simulate(main)

@@ -10,6 +10,7 @@ import pytest
 import typer.main
 import yaml
 
+from integration.alert_cases import CASES
 from tailrace.cli.commands import app
 from tailrace.metrics.document import sections
 from tailrace.metrics.families import Family, Kind
@@ -18,6 +19,9 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 RULES: Final = ROOT / "deploy" / "prometheus" / "tailrace.rules.yaml"
 TESTS: Final = ROOT / "deploy" / "prometheus" / "tailrace.rules.test.yaml"
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+TESTING: Final = ROOT / "docs" / "testing.md"
+# It has a cluster and a test of its own.
+FLAKY: Final = "F28 the network is flaky"
 
 ALERTS: Final[list[dict[str, Any]]] = [
     rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
@@ -69,6 +73,22 @@ def test_every_alert_has_its_test_and_its_page_and_no_page_is_left() -> None:
     }
     assert tested == named
     assert {path.stem for path in RUNBOOKS.glob("Tailrace*.md")} == named
+
+
+def test_the_document_tells_which_alert_notices_which_fault() -> None:
+    text = TESTING.read_text(encoding="utf-8").partition("## Which alert notices which fault")[2]
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", text.partition("\n## ")[0], re.MULTILINE
+    )
+    told = {fault: alerts for fault, alerts in rows if fault not in {"fault", "---"}}
+    assert told.pop(FLAKY) == "none"
+    critical = {_name(each) for each in ALERTS if each["labels"]["severity"] == "critical"}
+    assert list(told) == list(CASES)
+    for fault, case in CASES.items():
+        named = {f"Tailrace{each}" for each in re.findall(r"\w+", told[fault])}
+        bold = {f"Tailrace{each}" for each in re.findall(r"\*\*(\w+)\*\*", told[fault])}
+        assert named == (case.fires or {"Tailracenone"}), fault
+        assert bold == case.fires & critical, fault
 
 
 @pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)

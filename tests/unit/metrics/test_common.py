@@ -15,7 +15,9 @@ from tailrace.metrics.families import Page
 from tailrace.metrics.values import Calls, Histogram
 
 WHO = Identity(role="broker", number=7, version="1.2")
-PROCESS = ProcessView(is_ready=True, lateness=Histogram(), worst_ms=20, scrapes=3, last_scrape_ms=4)
+PROCESS = ProcessView(
+    is_ready=True, wall_ms=1_500, lateness=Histogram(), worst_ms=20, scrapes=3, last_scrape_ms=4
+)
 
 
 def test_a_process_with_a_store_and_a_lease_fills_all_families() -> None:
@@ -33,6 +35,7 @@ def test_a_process_with_a_store_and_a_lease_fills_all_families() -> None:
     }
     assert values[("tailrace_build_info", "broker", "7", "1.2")] == 1
     assert values[("tailrace_store_silence_seconds",)] == 1.5
+    assert values[("tailrace_wall_time_seconds",)] == 1.5
     assert values[("tailrace_lease_age_seconds",)] == 0.5
     assert values[("tailrace_streams_open", "Fetch")] == 1
     assert values[("tailrace_loop_lag_worst_seconds",)] == 0.02

