@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulation.fabric import Weather
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.group_member import OffsetAndMetadata
 from tailrace.errors import CommitFailed, FencedInstance, UnknownTopic, WokenUp
@@ -232,6 +233,23 @@ def test_a_coordinator_that_has_not_heard_of_the_topic_is_asked_again(simulate: 
         world.cluster.coordinators.behind = 10**6
         with pytest.raises(UnknownTopic):
             await consumer.commit({A: OffsetAndMetadata(8)})
+        await consumer.close()
+
+    simulate(main)
+
+
+def test_a_commit_tells_what_the_coordinator_said_last(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        consumer = in_group(world, enable_auto_commit=False)
+        await consumer.subscribe(["t"])
+        await until_calm(consumer, partitions=1)
+        world.cluster.coordinators.behind = 10**6
+        # An attempt that begins when the time is over gets no answer.
+        world.network.weather = Weather(latency_us=(2_000, 2_000))
+        for timeout_ms in range(100, 1_000, 100):
+            with pytest.raises(UnknownTopic):
+                await consumer.commit({A: OffsetAndMetadata(8)}, timeout_ms=timeout_ms)
         await consumer.close()
 
     simulate(main)
