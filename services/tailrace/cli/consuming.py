@@ -6,6 +6,7 @@ and SIGTERM leave the group in order.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
@@ -34,6 +35,8 @@ from tailrace.model import TopicPartition
 
 POLL_MS: Final = 500
 POLL_RECORDS: Final = 10_000
+# How long a member that ends waits to know where it stands in partitions that gave it nothing.
+SETTLE_MS: Final = 2_000
 
 _POSITIONS: Final = (EARLIEST, LATEST)
 
@@ -126,6 +129,8 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
                 await consumer.assign(partitions)
                 await beginning.of(consumer).on_assigned(partitions)
             await _print_all(wanted, consumer, ends, to.timeout_ms)
+            if wanted.group is not None:
+                await settle(consumer)
     finally:
         await consumer.close()
 
@@ -240,6 +245,18 @@ async def _print_all(
         ]
         sys.stdout.buffer.write(b"".join(lines))
         sys.stdout.buffer.flush()
+
+
+async def settle(consumer: ConsumerCore) -> None:
+    """Before the end: know the positions of all partitions, those of which nothing came too.
+
+    What has none is not committed, so the group's lag would not count it, and whoever comes next
+    would begin there as its own settings say.
+    """
+    await asyncio.gather(
+        *(consumer.position(each, timeout_ms=SETTLE_MS) for each in consumer.assignment()),
+        return_exceptions=True,
+    )
 
 
 def _is_done(consumer: ConsumerCore, ends: Mapping[TopicPartition, int] | None) -> bool:

@@ -90,7 +90,8 @@ def reset_group(
         ),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without, only show what would change.")
+        bool,
+        typer.Option("--execute/--dry-run", help="Do it, or only show what would change."),
     ] = False,
     asking: Asking,
 ) -> None:

@@ -188,6 +188,8 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
     title.append(f", coordinator {found.coordinator_id}, ", style="dim")
     title.append(_lag_words(found))
     console.print(title, soft_wrap=True)
+    if not (found.members if members else found.positions):
+        return
     if members:
         table = plain_table("member", "instance", "client", "host", "partitions")
         for each in found.members:
@@ -219,6 +221,8 @@ def _print_group(console: Console, found: GroupDescription, *, members: bool) ->
 def _lag_words(found: GroupDescription) -> str:
     """What a group has not committed yet says nothing of how far it has read."""
     unknown = sum(each.lag < 0 for each in found.positions)
+    if found.positions and all(each.stale for each in found.positions):
+        return "nothing committed but for topics that are gone"
     if unknown == len(found.positions):
         return "nothing committed yet" if found.positions else "nothing committed"
     more = f", and {counted(unknown, 'partition')} without a position" if unknown else ""

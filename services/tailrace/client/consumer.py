@@ -366,6 +366,8 @@ class ConsumerCore:
         await self._begin()
         if self._is_polling:
             raise InvalidRequest("two tasks poll one consumer at the same time")
+        if not (self._plan.readings or self._is_subscribed):
+            raise InvalidRequest("there is nothing to poll: subscribe to topics or assign them")
         self._is_polling = True
         self.counts["polls"] += 1
         self._commit_if_due()
@@ -641,6 +643,17 @@ class ConsumerCore:
             for partition, (offset, epoch) in self.taker.positions().items()
         }
 
+    def _positions_to_keep(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Without those of topics that were deleted: the coordinator would be asked in vain."""
+        topics = self._metadata.picture.topics
+        return {
+            partition: each
+            for partition, each in self._positions().items()
+            if (topic := topics.get(partition.topic)) is not None
+            and not topic.deleting
+            and each.topic_id in {"", topic.topic_id}
+        }
+
     def _commit_if_due(self) -> None:
         """What was handed out before this poll is done with."""
         now_ms = self._clock.monotonic_ms()
@@ -648,11 +661,11 @@ class ConsumerCore:
             return
         self._auto_commit_ms = now_ms + self._settings.auto_commit_interval_ms
         if self._settings.is_auto_commit and self._plan.readings:
-            self._commits.later(self._positions())
+            self._commits.later(self._positions_to_keep())
 
     async def _commit_quietly(self) -> None:
         try:
-            await self._commits.now(self._positions(), timeout_ms=GIVE_UP_COMMIT_TIMEOUT_MS)
+            await self._commits.now(self._positions_to_keep(), timeout_ms=GIVE_UP_COMMIT_TIMEOUT_MS)
         except TailraceError as error:
             _LOG.warning("positions were not committed before partitions were given up: %s", error)
 

@@ -153,7 +153,8 @@ class Reading:
         self.high_watermark = -1
         self.log_start = -1
         self.problem: TailraceError | None = None
-        """What the reading cannot go on from by itself: it stays until a seek."""
+        """What the reading cannot go on from by itself: it stays until a seek, or until a topic
+        that was missing is there."""
         self.trouble = ""
         """Why nothing comes at the moment, for people; empty while all is well."""
         self.failures = 0
@@ -303,7 +304,7 @@ class FetchPlan:
         due_ms = NEVER_MS
         self.is_leaderless = False
         for reading in self.readings.values():
-            if reading.is_paused or reading.problem is not None:
+            if reading.is_paused or not (reading.problem is None or self._is_back(reading, view)):
                 continue
             if reading.retry_ms > now_ms:
                 due_ms = min(due_ms, reading.retry_ms)
@@ -336,8 +337,22 @@ class FetchPlan:
         due_ms = reading.missing_since_ms + wait_ms
         if now_ms < due_ms:
             return due_ms
-        self.stop(reading, UnknownTopic(f"there is no topic {name!r}; create it first"))
+        why = " any more: it was deleted" if reading.topic_id else "; create it first"
+        self.stop(reading, UnknownTopic(f"there is no topic {name!r}{why}"))
         return NEVER_MS
+
+    def _is_back(self, reading: Reading, view: View) -> bool:
+        """Whether a topic or partition that was missing is there, so that its problem is over.
+
+        What was read of it before decides whether that is the one that was meant.
+        """
+        if not isinstance(reading.problem, UnknownTopic):
+            return False
+        found = view.topic(reading.partition.topic)
+        if found is None or not 0 <= reading.partition.partition < found[1]:
+            return False
+        reading.problem = None
+        return True
 
     def _is_meant(self, reading: Reading, topic_id: str, partitions: int) -> bool:
         """Make sure that the topic is the one that was meant."""
@@ -349,7 +364,7 @@ class FetchPlan:
                 reading,
                 UnknownTopicId(
                     f"{name} was deleted and made anew: its id is {topic_id} now, "
-                    f"not {reading.topic_id}"
+                    f"not {reading.topic_id}; seek to read the new one"
                 ),
             )
         elif not 0 <= number < partitions:
@@ -554,6 +569,9 @@ class FetchPlan:
             arrival = self.arrivals.popleft()
             reading = arrival.reading
             if arrival.version != reading.version:
+                continue
+            if arrival.fetched is None and arrival.problem is not reading.problem:
+                # It was over, or another one, before anybody was told.
                 continue
             if reading.is_paused:
                 self.set_aside(arrival)

@@ -8,7 +8,7 @@ timestamp is looked up by reading it).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace.client.fetcher import Fetcher
 
 EMPTY: Final = "Empty"
+CONSUMER: Final = "consumer"
 # How long the records are waited for whose age is the lag in time.
 LAG_READ_MS: Final = 2_000
 LAG_READ_BYTES: Final = 16 << 20
@@ -215,9 +216,11 @@ class GroupAdmin:
         members = tuple(map(_member, found.members))
         stored = await self._positions(group, timeout_ms)
         owners = {partition: member for member in members for partition in member.partitions or ()}
-        wanted = dict.fromkeys([*stored, *sorted(owners)])
-        ends = await self._ends(filter(self._is_there, wanted))
         stale = {each for each in stored if self._is_stale(each, stored)}
+        # A reader of another kind may mean to read only some partitions of a topic.
+        rest = self._whole(stored.keys() - stale) if found.kind == CONSUMER else ()
+        wanted = sorted({*stored, *owners, *rest})
+        ends = await self._ends(filter(self._is_there, wanted))
         behind = {
             each: position.offset
             for each, position in stored.items()
@@ -399,6 +402,12 @@ class GroupAdmin:
     def _is_there(self, partition: TopicPartition) -> bool:
         topic = self._metadata.picture.topics.get(partition.topic)
         return topic is not None and partition.partition < len(topic.partitions)
+
+    def _whole(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+        """All partitions of the topics of these."""
+        for topic in {each.topic for each in partitions}:
+            for number in range(len(self._metadata.picture.topics[topic].partitions)):
+                yield TopicPartition(topic, number)
 
     def _is_stale(
         self, partition: TopicPartition, stored: Mapping[TopicPartition, pb.CommittedOffset]

@@ -180,10 +180,17 @@ class GroupMember:
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         settled_ms = self._clock.monotonic_ms() + min(timeout_ms, TOPIC_WAIT_MS)
+        error: TailraceError | None = None
         while True:
             left_ms = max(deadline_ms - self._clock.monotonic_ms(), 1)
             tried = self.machine.state, self.machine.generation
-            error = await self._commit_once(offsets, left_ms)
+            try:
+                error = await self._commit_once(offsets, left_ms)
+            except RequestTimedOut:
+                # The last attempt may have no time left for an answer: what was said before counts.
+                if error is None or isinstance(error, RebalanceInProgress | IllegalGeneration):
+                    raise
+                raise error from None
             if error is None:
                 return
             is_moved_on = isinstance(error, RebalanceInProgress | IllegalGeneration)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from tailrace.cli.consuming import Wanted, consume, parse_offset
+from tailrace.cli.consuming import Wanted, consume, parse_offset, settle
 from tailrace.client.records import ConsumerRecord
 from tailrace.errors import InvalidRequest
+from unit.client.conftest import simulate
+from unit.client.test_consumer import fill, in_group, numbers, until_calm
+
+__all__ = ["simulate"]
 
 
 def wanted(**changes: Any) -> Wanted:
@@ -71,3 +76,22 @@ def test_contradictions_are_told_before_anybody_is_asked() -> None:
     ):
         with pytest.raises(InvalidRequest):
             consume(wrong, bootstrap="127.0.0.1:1", timeout_s=1)
+
+
+def test_a_member_that_ends_commits_where_it_has_read_nothing_too(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 3)
+        for number in range(3):
+            fill(world, number, numbers(0, 5))
+        consumer = in_group(world)
+        world.processes["b1"].pause()
+        await consumer.subscribe(["t"])
+        await until_calm(consumer, partitions=3)
+        assert len(consumer.taker.positions()) < 3, "a leader has not said yet where it begins"
+        asyncio.get_running_loop().call_later(0.5, world.processes["b1"].resume)
+        await settle(consumer)
+        await consumer.close()
+        stored = world.cluster.coordinators.groups["g"].offsets
+        assert sorted(each.partition for each in stored) == [0, 1, 2]
+
+    simulate(main)

@@ -29,12 +29,14 @@ def test_options_reach_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("describe", "g", "--members", "--bootstrap", "a:1", "--json").exit_code == 0
     arguments = ("--topic", "t:1", "--shift-by", "-3", "--execute", "--bootstrap", "a:1")
     assert run("reset", "g", *arguments).exit_code == 0
+    assert run("reset", "g", "--to-latest", "--dry-run", "--bootstrap", "a:1").exit_code == 0
     assert run("delete", "g", "h", "--yes", "--bootstrap", "a:1").exit_code == 0
     found = [(name, given[1:], named) for name, given, named in calls]
     assert found == [
         ("list_all", (["Stable"],), {}),
         ("describe", (["g"],), {"members": True}),
         ("reset", ("g", Target(ResetTo.SHIFT, -3), ["t:1"]), {"execute": True}),
+        ("reset", ("g", Target(ResetTo.LATEST), []), {"execute": False}),
         ("delete", (["g", "h"],), {"yes": True}),
     ]
     assert calls[1][1][0].as_json

@@ -77,13 +77,21 @@ def test_a_description_has_lag_in_records_and_in_time(capsys: Any) -> None:
 
 def test_a_group_that_has_committed_nothing_is_not_said_to_be_at_the_end(capsys: Any) -> None:
     without = replace(POSITION, offset=-1, lag=-1, lag_ms=None)
+    gone = replace(without, offset=7, stale=True)
     for positions, words in (
         ((without,), "nothing committed yet"),
+        ((gone,), "nothing committed but for topics that are gone"),
         ((), "nothing committed"),
         ((POSITION, without), "800 records behind, and 1 partition without a position"),
     ):
         groups.describe(answered([replace(GROUP, positions=positions)]), ["payments"], members=True)
         assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_what_a_group_does_not_have_gets_no_table(capsys: Any, members: bool) -> None:
+    groups.describe(answered([replace(GROUP, members=(), positions=())]), [], members=members)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_reset_says_whether_it_was_done(capsys: Any) -> None:

@@ -150,6 +150,23 @@ def test_wakeup_ends_a_poll_and_two_polls_at_once_are_refused(simulate: Any) -> 
     simulate(main)
 
 
+def test_a_topic_that_comes_after_it_was_missed_is_read(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        consumer = world.consumer(auto_offset_reset="earliest")
+        with pytest.raises(InvalidRequest, match="nothing to poll"):
+            await consumer.poll()
+        await consumer.assign([T0])
+        with pytest.raises(UnknownTopic, match="create it first"):
+            await consumer.poll(timeout_ms=10_000)
+        world.cluster.create("t", 1)
+        fill(world, 0, numbers(0, 10))
+        await asyncio.sleep(1)
+        assert await values(consumer, 10) == numbers(0, 10)
+        await consumer.close()
+
+    simulate(main)
+
+
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 5), ("latest", 10), ("none", -1)])
 def test_an_offset_that_is_gone(simulate: Any, policy: str, expected: int) -> None:
     async def main(world: Any) -> None:
@@ -198,7 +215,11 @@ def test_truncated_logs_and_topics_made_anew_are_told(simulate: Any) -> None:
         await consumer.seek_to_beginning()
         assert (await values(consumer, 50))[0] == b"anew"
         cluster.delete("t")
-        with pytest.raises(UnknownTopic):
+        with pytest.raises(UnknownTopic, match="deleted"):
+            await consumer.poll(timeout_ms=5_000)
+        cluster.create("t", 1)
+        await asyncio.sleep(1)
+        with pytest.raises(UnknownTopicId, match="seek"):
             await consumer.poll(timeout_ms=5_000)
         await consumer.close()
 

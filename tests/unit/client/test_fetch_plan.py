@@ -166,6 +166,48 @@ def test_topics_that_vanish_or_were_made_anew() -> None:
     assert "partitions 0 to 0" in str(problem_of(plan))
 
 
+def test_a_topic_that_is_back_is_read_on_or_known_to_be_another_one() -> None:
+    plan, picture = plan_of(), Picture({A: (1, 0)})
+    reading = plan.add(A)
+    plan.seek(reading, 0)
+    picture.is_there = False
+    plan.route(picture, now_ms=0)
+    plan.route(picture, now_ms=5_000)
+    assert "create it first" in str(problem_of(plan))
+    picture.is_there = True
+    plan.route(picture, now_ms=5_001)
+    assert (reading.problem, plan.brokers()) == (None, [1]), "it is the one that was waited for"
+    plan.opened(1)
+    plan.receive(1, reading, batch(0), now_ms=5_001)
+    picture.is_there = False
+    plan.route(picture, now_ms=6_000)
+    plan.route(picture, now_ms=7_000)
+    assert "it was deleted" in str(reading.problem)
+    picture.is_there = True
+    plan.route(picture, now_ms=7_001)
+    assert read_all(plan) == [(A, 0)], "nobody is told of what is over"
+    assert plan.brokers() == [1]
+    picture.is_there = False
+    plan.route(picture, now_ms=8_000)
+    plan.route(picture, now_ms=9_000)
+    picture.is_there, picture.topic_id = True, "other"
+    plan.route(picture, now_ms=9_001)
+    assert "seek to read the new one" in str(problem_of(plan))
+    assert isinstance(reading.problem, UnknownTopicId)
+    assert plan.take() is None
+
+
+def test_a_partition_that_is_made_later_is_read() -> None:
+    plan, picture = plan_of(), Picture({A: (1, 0)})
+    reading = plan.add(B)
+    plan.seek(reading, 0)
+    plan.route(picture, now_ms=0)
+    assert "partitions 0 to 0" in str(problem_of(plan))
+    picture.leaders[B] = (1, 0)
+    plan.route(picture, now_ms=1)
+    assert (reading.problem, plan.brokers()) == (None, [1])
+
+
 def test_offsets_are_looked_up_once_and_a_seek_overtakes_them() -> None:
     plan, picture = plan_of(), Picture({A: (1, 0)})
     reading = plan.add(A)

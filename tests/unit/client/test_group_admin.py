@@ -76,11 +76,12 @@ def test_lag_is_told_in_records_and_in_time() -> None:
         await office.world.commit("g", 2)
         found = await office.do(office.admin.describe_group("g"))
         assert (found.state, found.kind, found.lag) == ("Empty", "consumer", 6)
-        (position,) = found.positions
+        position, *others = found.positions
         assert (position.offset, position.log_end, position.lag) == (2, 8, 6)
         assert 2_500 < position.lag_ms < 6_000
+        assert {(each.offset, each.lag) for each in others} == {(-1, -1)}, "nobody has read them"
         await office.world.commit("g", 8)
-        (position,) = (await office.do(office.admin.describe_group("g"))).positions
+        position = (await office.do(office.admin.describe_group("g"))).positions[0]
         assert (position.lag, position.lag_ms) == (0, 0)
         assert found.as_dict()["positions"][0]["lag"] == 6
         assert isinstance(await office.fails(office.admin.describe_group("x")), GroupNotFound)

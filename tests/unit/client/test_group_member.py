@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulation.fabric import Weather
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.group_member import OffsetAndMetadata
 from tailrace.errors import CommitFailed, FencedInstance, UnknownTopic, WokenUp
@@ -232,6 +233,42 @@ def test_a_coordinator_that_has_not_heard_of_the_topic_is_asked_again(simulate: 
         world.cluster.coordinators.behind = 10**6
         with pytest.raises(UnknownTopic):
             await consumer.commit({A: OffsetAndMetadata(8)})
+        await consumer.close()
+
+    simulate(main)
+
+
+def test_a_commit_tells_what_the_coordinator_said_last(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        consumer = in_group(world, enable_auto_commit=False)
+        await consumer.subscribe(["t"])
+        await until_calm(consumer, partitions=1)
+        world.cluster.coordinators.behind = 10**6
+        # An attempt that begins when the time is over gets no answer.
+        world.network.weather = Weather(latency_us=(2_000, 2_000))
+        for timeout_ms in range(100, 1_000, 100):
+            with pytest.raises(UnknownTopic):
+                await consumer.commit({A: OffsetAndMetadata(8)}, timeout_ms=timeout_ms)
+        await consumer.close()
+
+    simulate(main)
+
+
+def test_a_deleted_topic_is_given_up_at_once_and_not_committed(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 1)
+        world.cluster.create("u", 1)
+        for topic in ("t", "u"):
+            fill(world, 0, numbers(0, 5), topic=topic)
+        consumer, listener = in_group(world), Listener()
+        await consumer.subscribe(["t", "u"], listener)
+        assert len(await values(consumer, 10)) == 10
+        world.cluster.delete("u")
+        await until_calm(consumer, partitions=1)
+        assert listener.now == {A}
+        stored = world.cluster.coordinators.groups["g"].offsets
+        assert {each: stored[each].offset for each in stored} == {A: 5}
         await consumer.close()
 
     simulate(main)
