@@ -12,7 +12,6 @@ when it has caught up; `--show` prints the results that the topic then holds.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace_spark.session import follow, job_parser, job_session
+from tailrace_spark.session import follow, job_parser, job_session, run_job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -153,4 +152,4 @@ def show(spark: SparkSession, bootstrap: str, topic: str, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job(main)

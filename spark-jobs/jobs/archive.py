@@ -11,13 +11,12 @@ when there are many of them. `--follow` goes on for ever, else the job ends when
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import follow, job_parser, job_session
+from tailrace_spark.session import follow, job_parser, job_session, run_job
 
 INTENT = "_compacting/intent.json"
 MERGED = "_compacting/merged"
@@ -35,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--merge", type=int, default=8, help="merge so many small folders of a day")
     parser.add_argument("--reader-name", default="archive", help="under which lag is shown")
     options = parser.parse_args(arguments)
+    if bool(options.topics) == bool(options.pattern):
+        parser.error("give either --topics or --pattern")
     spark = job_session("tailrace-archive", options)
     finish_merge(spark, options.path)
 
@@ -165,4 +166,4 @@ class Files:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job(main)

@@ -12,12 +12,10 @@ partition (`--by partition`), or as a whole when its partitions are others too (
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import job_parser, job_session
+from tailrace_spark.session import job_parser, job_session, run_job
 
 SAME, DIFFERENT = 0, 1
 FIGURES = ("records", "keys", "key_sum", "checksum")
@@ -58,11 +56,15 @@ def main(arguments: list[str] | None = None) -> int:
     different = wrong.count()
     if different:
         wrong.drop("same").show(options.show, truncate=False)
-        print(f"{different} of {found.count()} parts differ")
+        print(f"{different:,} of {parts(found.count())} differ")
         return DIFFERENT
     total = found.agg(F.sum("records")).first()
-    print(f"no difference in {(total and total[0]) or 0:,} records of {found.count()} parts")
+    print(f"no difference in {(total and total[0]) or 0:,} records of {parts(found.count())}")
     return SAME
+
+
+def parts(count: int) -> str:
+    return f"{count:,} part" if count == 1 else f"{count:,} parts"
 
 
 def topic(spark: SparkSession, bootstrap: str, name: str) -> DataFrame:
@@ -101,4 +103,4 @@ def compared(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job(main)

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import job_parser, job_session
+from tailrace_spark.session import job_parser, job_session, run_job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -120,4 +120,4 @@ class Note:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_job(main)

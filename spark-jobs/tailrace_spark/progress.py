@@ -31,20 +31,29 @@ class Progress:
         self._name = name
         self._reader: NamedReader = cluster.named_reader(name)
         self._newest: Offsets | None = None
+        # What is shown, or on its way.
+        self._told: Offsets | None = None
         self._sending: Future[None] | None = None
         self.problem = ""
         """Why the last commit failed; empty when it did not."""
 
     def commit(self, offsets: Offsets) -> None:
         """Show these positions soon; what was to be shown before is not needed any more."""
-        self._newest = offsets
-        if self._sending is None or self._sending.done():
+        if self._told is None or self._told.topics != offsets.topics or self.problem:
+            self._newest = self._told = offsets
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._newest is not None and (self._sending is None or self._sending.done()):
             self._sending = self._cluster.start(self._send())
 
     def close(self) -> None:
         """Wait a little for what is on its way."""
-        if self._sending is not None:
-            self._cluster.wait_for(self._sending, CLOSE_TIMEOUT_S)
+        # Twice: the newest may have come when the one before was as good as sent.
+        for _ in range(2):
+            self._begin()
+            if self._sending is not None:
+                self._cluster.wait_for(self._sending, CLOSE_TIMEOUT_S)
         self._cluster.run(self._reader.close())
 
     async def _send(self) -> None:

@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tailrace_spark import register
 
@@ -24,6 +25,14 @@ JAVA_TIMEOUT_S: Final = 20
 POLL_S: Final = 1
 
 _VERSION: Final = re.compile(r'version "(\d+)')
+
+
+# Spark wraps an error of ours into its own, with tracebacks and plans around it.
+_OURS: Final = re.compile(r"^\s*(?:[\w.]+: )?tailrace(?:_spark)?(?:\.\w+)+: (.+)$", re.MULTILINE)
+
+FAILED: Final = 2
+"""The exit code of a job that could not do what it should; 1 is that of an audit that differs."""
+INTERRUPTED: Final = 130
 
 
 class JavaMissing(Exception):
@@ -80,9 +89,7 @@ _DEFAULTS: Final = {
 
 def job_parser(what: str) -> argparse.ArgumentParser:
     """The options that all jobs have."""
-    parser = argparse.ArgumentParser(
-        description=what, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=what, formatter_class=_Help)
     parser.add_argument("--bootstrap", required=True, help="brokers, as host:port,host:port")
     parser.add_argument(
         "--master", default="", help="where Spark runs, unless spark-submit says so"
@@ -90,7 +97,46 @@ def job_parser(what: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark"
     )
+    parser.add_argument(
+        "--traceback", action="store_true", help="show errors whole, not only in a sentence"
+    )
     return parser
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells defaults where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_plain = action.required or action.default in (None, "", False) or action.default == []
+        return action.help if is_plain else super()._get_help_string(action)
+
+
+def run_job(main: Callable[[], int]) -> NoReturn:
+    """End the process with a job's exit code; an error is told in a sentence, the last line."""
+    try:
+        code, why = main(), ""
+    except KeyboardInterrupt:
+        code, why = INTERRUPTED, "interrupted; the same command goes on"
+    except SystemExit as ended:
+        if not isinstance(ended.code, str):
+            raise
+        code, why = FAILED, ended.code
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told.
+        if "--traceback" in sys.argv:
+            traceback.print_exc()
+        code, why = FAILED, sentence(error)
+    if why:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
+    sys.exit(code)
+
+
+def sentence(error: Exception) -> str:
+    """What an error of a query says in the end; of ours without what Spark puts around it."""
+    text = str(error).strip()
+    if ours := _OURS.findall(text):
+        return str(ours[-1])
+    first = text.splitlines()[0].strip() if text else ""
+    return first or type(error).__name__
 
 
 def job_session(name: str, options: argparse.Namespace) -> SparkSession:

@@ -184,6 +184,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         begin = Offsets.from_json(start)
+        # Spark tells `commit` of a batch when it begins the next one, so never of the last one. But
+        # what it plans from is committed: what was planned before has run.
+        self._show(begin)
         if self._target is not None:
             latest = self._target
         else:
@@ -210,16 +213,21 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._options, self._layout)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._options.reader_name:
-            if self._progress is None:
-                from tailrace_spark.progress import Progress  # noqa: PLC0415 - see above.
-
-                self._progress = Progress(self._cluster(), self._options.reader_name)
-            self._progress.commit(Offsets.from_json(end))
+        self._show(Offsets.from_json(end))
 
     def stop(self) -> None:
         if self._progress is not None:
             self._progress.close()
+
+    def _show(self, done: Offsets) -> None:
+        """Let the tools that show groups show how far the query is, if it has a name there."""
+        if not self._options.reader_name:
+            return
+        if self._progress is None:
+            from tailrace_spark.progress import Progress  # noqa: PLC0415 - see above.
+
+            self._progress = Progress(self._cluster(), self._options.reader_name)
+        self._progress.commit(done)
 
     def _plan(self, start: Offsets, end: Offsets) -> Plan:
         found = plan(start, end, min_partitions=self._options.min_partitions)

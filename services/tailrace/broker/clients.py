@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.clock import Clock
-from tailrace.transport.rpc import Stream
+from tailrace.transport.rpc import CALLER, Stream
 
 SWEEPS_PER_LIMIT: Final = 4
 SWEEP_MS_MAX: Final = 5_000
@@ -24,13 +24,15 @@ NEVER_MS: Final = -1
 class ClientStream:
     """One open stream, as its handler notes it."""
 
-    __slots__ = ("_clock", "client_id", "heard_ms", "sending_ms", "stream", "what")
+    __slots__ = ("_clock", "client_id", "heard_ms", "peer", "sending_ms", "stream", "what")
 
     def __init__(self, what: str, stream: Stream[Any, Any], clock: Clock) -> None:
         self._clock = clock
         self.what = what
         self.stream = stream
         self.client_id = ""
+        # Few programs give themselves a name: the address is what leads to the others.
+        self.peer = CALLER.get()()
         self.heard_ms = clock.monotonic_ms()
         # Since when a message waits to be taken by the client.
         self.sending_ms = NEVER_MS
@@ -48,6 +50,7 @@ class ClientStream:
     def verdict(self, now_ms: int, *, stall_max_ms: int, idle_max_ms: int) -> str:
         """Why it is to be cut off; empty: it is not."""
         who = f"{self.what} stream of {self.client_id or 'a client without a name'}"
+        who += f" at {self.peer}" if self.peer else ""
         if self.sending_ms != NEVER_MS:
             if now_ms - self.sending_ms < stall_max_ms:
                 return ""

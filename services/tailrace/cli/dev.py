@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
@@ -142,7 +143,8 @@ def down(
     cluster = _cluster(folder)
     found = cluster.exists() if wipe else cluster.is_running()
     _run(_down(cluster, wipe=wipe))
-    left = "nothing is left of it" if wipe else "`tailrace dev up` goes on with its data"
+    again = f"`tailrace dev up{_elsewhere(cluster)}` goes on with its data"
+    left = "nothing is left of it" if wipe else again
     if found:
         typer.echo(f"The cluster in {cluster.folder} is stopped; {left}.")
     else:
@@ -156,7 +158,7 @@ async def _up(cluster: DevCluster, plan: Plan, *, detach: bool) -> None:
         typer.echo(f"The cluster in {cluster.folder} runs already.")
     _show(cluster, cluster.status())
     if detach:
-        typer.echo("`tailrace dev down` stops it.")
+        typer.echo(f"`tailrace dev down{_elsewhere(cluster)}` stops it.")
         return
     if not started:
         return
@@ -172,7 +174,8 @@ async def _down(cluster: DevCluster, *, wipe: bool) -> None:
     try:
         killed = await cluster.down(wipe=wipe)
     except asyncio.CancelledError:
-        typer.echo("tailrace: not all is stopped yet: `tailrace dev down` goes on", err=True)
+        again = f"`tailrace dev down{_elsewhere(cluster)}` goes on"
+        typer.echo(f"tailrace: not all is stopped yet: {again}", err=True)
         raise
     for name in killed:
         typer.echo(f"tailrace: {name} did not stop in time and was killed", err=True)
@@ -252,3 +255,15 @@ def _show(cluster: DevCluster, found: dict[str, Any]) -> None:
     console.print(table)
     console.print(f"bootstrap  {found['bootstrap']}", soft_wrap=True)
     console.print(f"logs       {cluster.log_path('broker-1').parent}", soft_wrap=True)
+    if _elsewhere(cluster):
+        # Commands find the cluster of the default folder by themselves, and no other.
+        console.print(f"export TAILRACE_BOOTSTRAP={found['bootstrap']}", soft_wrap=True)
+
+
+def _elsewhere(cluster: DevCluster) -> str:
+    """What a command has to be given for a cluster that is not in the default folder."""
+    from tailrace.dev.folder import default_folder  # noqa: PLC0415
+
+    if cluster.folder == default_folder(os.environ).absolute():
+        return ""
+    return f" --dir {shlex.quote(str(cluster.folder))}"

@@ -16,7 +16,17 @@ app = typer.Typer(
     name="groups", help="List, describe, reset and delete consumer groups.", no_args_is_help=True
 )
 
-_Group = Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")]
+
+def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of groups for the shell; none when no cluster answers at once."""
+    from tailrace.cli.groups import group_names  # noqa: PLC0415
+
+    return group_names(ctx.params.get("bootstrap"), incomplete)
+
+
+_Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Its name.", autocompletion=complete_groups)
+]
 
 
 @app.command("list", epilog=CODES)
@@ -43,7 +53,10 @@ def list_groups(
 @asks
 def describe_groups(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUP", help="Their names; all if none.")
+        list[str] | None,
+        typer.Argument(
+            metavar="GROUP", help="Their names; all if none.", autocompletion=complete_groups
+        ),
     ] = None,
     *,
     members: Annotated[
@@ -113,7 +126,10 @@ def reset_group(
 @app.command("delete", epilog=CODES)
 @asks
 def delete_groups(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="Their names.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="GROUP", help="Their names.", autocompletion=complete_groups),
+    ],
     *,
     yes: Yes = False,
     asking: Asking,

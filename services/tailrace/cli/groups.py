@@ -19,6 +19,7 @@ from tailrace.cli.asking import Asking
 from tailrace.cli.formatting import NOTHING, counted, number, safe
 from tailrace.cli.moments import parse_moment
 from tailrace.cli.output import plain_table, print_json, stdout_console, warn
+from tailrace.cli.topics import offered
 from tailrace.client.admin import AdminCore
 from tailrace.client.group_admin import GroupDescription, GroupPosition, PositionReset, ResetTo
 from tailrace.errors import InvalidConfig, InvalidRequest, TailraceError
@@ -73,6 +74,15 @@ def describe(asking: Asking, names: Sequence[str], *, members: bool) -> None:
             _print_group(console, found, members=members)
     if not described and not asking.as_json:
         console.print("There are no groups.")
+
+
+def group_names(bootstrap: str | None, incomplete: str) -> list[str]:
+    """For the shell's completion."""
+
+    async def names(admin: AdminCore) -> list[str]:
+        return [each.group for each in await admin.list_groups()]
+
+    return offered(bootstrap, incomplete, names)
 
 
 def reset(

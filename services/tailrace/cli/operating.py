@@ -17,7 +17,8 @@ from rich.text import Text
 from tailrace.cli.asking import Asking
 from tailrace.cli.formatting import counted, iso_time, safe, size
 from tailrace.cli.output import plain_table, print_json, stdout_console, warn
-from tailrace.cli.topics import assignments, print_warnings
+from tailrace.cli.settings import variable_of
+from tailrace.cli.topics import assignments, offered, print_warnings
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import Health, TopicDescription
 from tailrace.client.moving import ReplicaFacts, best_candidate, loss_of
@@ -28,9 +29,10 @@ from tailrace.client.operations import (
     Elected,
     LeaderChoice,
 )
-from tailrace.config import UNLIMITED, log_setting_facts
+from tailrace.config import UNLIMITED, live_setting_facts, log_setting_facts
 from tailrace.errors import (
     ElectionNotNeeded,
+    InvalidConfig,
     InvalidRequest,
     LeaderNotAvailable,
     UnknownBroker,
@@ -76,7 +78,8 @@ def set_config(
     changed = assignments(given)
     if not changed and not unset:
         raise InvalidRequest("nothing to change: give NAME=VALUE, or --unset NAME")
-    _kind(kind)
+    if _kind(kind) == "brokers":
+        refuse_what_is_read_at_start([*changed, *unset])
     if not yes and not validate_only and sys.stdin.isatty() and _REMOVING & {*changed, *unset}:
         stored = asking.ask(lambda admin: admin.describe_configs(kind, name)).get(name, {})
         if fewer := keeping_less(stored, changed, unset):
@@ -102,6 +105,28 @@ def set_config(
     done = "would have" if validate_only else "has"
     told = ", ".join(f"{safe(each)}={safe(value)}" for each, value in config.items())
     typer.echo(f"{safe(name)} {done} {told or 'no settings of its own'}")
+
+
+def refuse_what_is_read_at_start(names: Sequence[str]) -> None:
+    """InvalidConfig for settings that a service has, but cannot change while it runs."""
+    live = {name for facts in live_setting_facts() for name in (facts.name, *facts.other_names)}
+    others = [name for name in names if name not in live]
+    if not others:
+        return
+    from tailrace.cli import known_settings  # noqa: PLC0415 - it knows all services.
+
+    services = {
+        "broker": known_settings.broker_known(),
+        "controller": known_settings.controller_known(),
+        "coordinator": known_settings.coordinator_known(),
+    }
+    for name in others:
+        found = [each for each, known in services.items() if any(name in k.names for k in known)]
+        if found:
+            raise InvalidConfig(
+                f"{name} is read when a {' or '.join(found)} starts: set it in its --config file, "
+                f"with --set {name}=… or as {variable_of(name)}, and start it again"
+            )
 
 
 def keeping_less(
@@ -354,7 +379,23 @@ def describe_broker(asking: Asking, broker: int) -> None:
     console.print(table if replicas else "It has no replicas, or does not answer.")
 
 
+def broker_ids(bootstrap: str | None, incomplete: str) -> list[str]:
+    """For the shell's completion."""
+
+    async def ids(admin: AdminCore) -> list[str]:
+        return [str(each.broker_id) for each in await admin.describe_brokers()]
+
+    return offered(bootstrap, incomplete, ids)
+
+
 def cordon(asking: Asking, broker: int, *, cordon: bool, reason: str) -> None:
+    if not cordon:
+        # To the controller a broker without a cordon is as it should be, whether it is there or
+        # not; a person who named one that is not there meant another.
+        known = [each.broker_id for each in asking.ask(lambda admin: admin.describe_brokers())]
+        if broker not in known:
+            there = ", ".join(map(str, known))
+            raise UnknownBroker(f"there is no broker {broker} (there are {there})")
     asking.ask(lambda admin: admin.cordon_broker(broker, cordon=cordon, reason=reason))
     if asking.as_json:
         print_json({"broker_id": broker, "cordoned": cordon})

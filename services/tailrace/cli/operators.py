@@ -49,7 +49,25 @@ _Throttle = Annotated[
     ),
 ]
 _Dry = Annotated[bool, typer.Option("--dry-run", help="Only show moves, bytes and the lowest ISR.")]
-_Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Its id.")]
+
+
+def complete_brokers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of brokers for the shell; none when no cluster answers at once."""
+    from tailrace.cli.operating import broker_ids  # noqa: PLC0415
+
+    return broker_ids(ctx.params.get("bootstrap"), incomplete)
+
+
+_Broker = Annotated[
+    int,
+    typer.Argument(
+        metavar="BROKER",
+        min=0,
+        max=INT32_MAX,
+        help="Its id.",
+        autocompletion=complete_brokers,
+    ),
+]
 
 
 def complete_kinds(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -199,11 +199,20 @@ def assignments(given: Iterable[str]) -> dict[str, str]:
 
 
 def topic_names(bootstrap: str | None, incomplete: str) -> list[str]:
-    """For the shell's completion: it must be quick and never complain."""
+    """For the shell's completion."""
+    return offered(bootstrap, incomplete, AdminCore.list_topics)
 
-    async def ask() -> list[str]:
+
+def offered(
+    bootstrap: str | None,
+    incomplete: str,
+    names: Callable[[AdminCore], Coroutine[Any, Any, Iterable[str]]],
+) -> list[str]:
+    """What the shell may complete a word to: it must be quick and never complain."""
+
+    async def ask() -> Iterable[str]:
         async with connection(bootstrap, COMPLETION_TIMEOUT_S).admin() as admin:
-            return await admin.list_topics()
+            return await names(admin)
 
     with suppress(TailraceError, OSError, TimeoutError, asyncio.CancelledError):
         return [name for name in run(ask()) if name.startswith(incomplete)]

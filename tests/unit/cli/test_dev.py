@@ -46,6 +46,14 @@ def test_status(folder: Path) -> None:
     assert [each["name"] for each in said["processes"]] == ["broker-1", "controller-1", "etcd"]
 
 
+def test_a_cluster_in_another_folder_says_how_commands_find_it(folder: Path) -> None:
+    other = folder / "an other"
+    for where, options in ((folder, []), (other, ["--dir", str(other)])):
+        save(where, lay_out(1, 1, 9_000))
+        shown = RUNNER.invoke(app, ["dev", "status", *options], catch_exceptions=False).stdout
+        assert ("export TAILRACE_BOOTSTRAP=127.0.0.1:9000" in shown) is (where == other)
+
+
 def test_signals_have_names(folder: Path) -> None:
     save(folder, lay_out(1, 1, 9_000))
     assert RUNNER.invoke(app, ["dev", "kill", "etcd", "--signal", "LOUD"]).exit_code == 2

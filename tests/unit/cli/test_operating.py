@@ -12,7 +12,14 @@ import typer
 from tailrace.cli import operating
 from tailrace.client.describing import PartitionDescription, TopicDescription
 from tailrace.client.operations import BrokerState, Elected, FolderState, LeaderChoice
-from tailrace.errors import ElectionNotNeeded, InvalidRequest, LeaderNotAvailable, UnknownTopic
+from tailrace.errors import (
+    ElectionNotNeeded,
+    InvalidConfig,
+    InvalidRequest,
+    LeaderNotAvailable,
+    UnknownBroker,
+    UnknownTopic,
+)
 from tailrace.model import TopicPartition
 from unit.cli.answers import Answers
 from unit.client.test_moving import facts
@@ -66,6 +73,24 @@ def test_settings_are_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines(capsys) == [{"kind": "brokers", "name": "default", "config": {}}]
     with pytest.raises(InvalidRequest, match="nothing to change"):
         operating.set_config(Answers([]), "topics", "t", [], [], **given)
+
+
+@pytest.mark.parametrize(
+    ("setting", "who"),
+    [
+        ("fetch.cold.reads.max=4", "a broker starts"),
+        ("leader.imbalance.check.interval.ms=4", "a controller starts"),
+        ("metrics.listeners=h:1", "a broker or controller or coordinator starts"),
+    ],
+)
+def test_what_is_read_at_the_start_is_told_apart_from_what_is_not_there(
+    setting: str, who: str
+) -> None:
+    given = {"validate_only": False, "yes": True}
+    with pytest.raises(InvalidConfig, match=who):
+        operating.set_config(Answers([]), "brokers", "default", [setting], [], **given)
+    # Whether there is such a setting at all, the controller says.
+    operating.refuse_what_is_read_at_start(["nothing.such", "retention.ms", "log.retention.hours"])
 
 
 def test_keeping_less_is_known() -> None:
@@ -133,8 +158,10 @@ def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) ->
     (said,) = lines(capsys)
     assert said["disks"][1]["trouble"] == "full: 5 bytes are free"
     assert said["folders"]["/data"][0]["log_end"] == 9
-    operating.cordon(Answers([None]), 2, cordon=False, reason="")
+    operating.cordon(Answers([[BROKER], None]), 2, cordon=False, reason="")
     assert capsys.readouterr().out == "broker 2 is not cordoned\n"
+    with pytest.raises(UnknownBroker, match=r"no broker 9 \(there are 2\)"):
+        operating.cordon(Answers([[BROKER]]), 9, cordon=False, reason="")
 
 
 def test_elections_are_told(capsys: pytest.CaptureFixture[str]) -> None:

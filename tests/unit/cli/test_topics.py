@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tailrace.cli import topics
+from tailrace.cli import groups, operating, topics
 from tailrace.cli.asking import Asking
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import (
@@ -250,3 +250,5 @@ def test_assignments() -> None:
 def test_completion_never_complains() -> None:
     assert topics.topic_names("127.0.0.1:1", "a") == []
     assert topics.topic_names("no address", "a") == []
+    assert operating.broker_ids("127.0.0.1:1", "1") == []
+    assert groups.group_names("127.0.0.1:1", "g") == []

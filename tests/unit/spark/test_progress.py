@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -32,6 +33,18 @@ def test_the_newest_positions_are_shown(model: Model) -> None:
     coordinators: Any = model.cluster.coordinators
     stored = coordinators.groups["job"].offsets[TopicPartition("t", 0)]
     assert (stored.offset, stored.topic_id, stored.leader_epoch) == (19, "i", 2)
+
+
+def test_what_is_shown_already_is_not_sent_again(model: Model) -> None:
+    progress = _progress(model)
+    groups: Any = model.cluster.coordinators.groups
+    for offset in (7, 7, 7, 8):
+        progress.commit(_at(offset))
+        until = time.monotonic() + 10
+        while not ("job" in groups and groups["job"].commits) and time.monotonic() < until:
+            time.sleep(0.01)
+    progress.close()
+    assert [offset for _, _, offset in groups["job"].commits] == [7, 8]
 
 
 def test_without_a_coordinator_nothing_fails(

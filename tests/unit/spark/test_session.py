@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tailrace_spark.session import JavaMissing, job_parser, job_session, progress_line, require_java
+from tailrace_spark.session import (
+    JavaMissing,
+    job_parser,
+    job_session,
+    progress_line,
+    require_java,
+    run_job,
+    sentence,
+)
 
 
 def _java(folder: Path, says: str) -> dict[str, str]:
@@ -63,3 +71,66 @@ def test_a_micro_batch_in_one_line() -> None:
     line = progress_line(_progress(endOffset=ends[0], latestOffset=ends[1]))
     assert line == "batch 4: 1,500 rows in 0.5 s, 3,000 rows/s, 25 behind"
     assert progress_line(_progress(endOffset=None)) == "batch 4: 1,500 rows in 0.5 s, 3,000 rows/s"
+
+
+WRAPPED = """[STREAM_FAILED] Query terminated: [PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:
+  File "source.py", line 160, in initialOffset
+    cluster.topics(options.selection),
+tailrace.errors.Unreachable: 127.0.0.1:1: it refused the connection
+
+The above exception was the direct cause of the following exception:
+
+  File "cluster.py", line 180, in _ask
+tailrace_spark.cluster.ClusterFailed: bootstrap.servers: no broker of 127.0.0.1:1 answered
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Current State: INITIALIZING
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (WRAPPED, "bootstrap.servers: no broker of 127.0.0.1:1 answered"),
+        (
+            "[PATH_NOT_FOUND] Path does not exist: file:/x.\nmore",
+            "[PATH_NOT_FOUND] Path does not exist: file:/x.",
+        ),
+        ("", "OSError"),
+    ],
+)
+def test_an_error_of_a_query_in_a_sentence(text: str, told: str) -> None:
+    assert sentence(OSError(text)) == told
+
+
+def _fails(error: BaseException) -> Any:
+    def main() -> int:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "told"),
+    [
+        (lambda: 1, 1, ""),
+        (_fails(OSError(WRAPPED)), 2, "no broker of 127.0.0.1:1 answered\n"),
+        (_fails(SystemExit("no Java")), 2, ": no Java\n"),
+        (_fails(KeyboardInterrupt()), 130, "interrupted; the same command goes on\n"),
+    ],
+)
+def test_a_job_ends_with_a_code_and_a_sentence(
+    main: Any, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_job(main)
+    assert ended.value.code == code
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_help_tells_defaults_where_there_are_some() -> None:
+    parser = job_parser("x")
+    parser.add_argument("--rows", type=int, default=7, help="rows")
+    shown = parser.format_help()
+    assert "rows (default: 7)" in shown
+    assert shown.count("default") == 1

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tailrace.errors import UnknownTopic
+from tailrace.model import TopicPartition
 from tailrace_spark.cluster import cluster_for
 from tailrace_spark.losses import DataLost
 from tailrace_spark.options import InvalidOption, Selection
@@ -224,6 +225,19 @@ def test_a_stream_reads_batch_after_batch(model: Model) -> None:
     assert latest is not None
     assert latest["topics"]["t"]["offsets"] == {"0": 10, "1": 4}
     reader.stop()
+
+
+def test_the_last_batch_of_a_query_that_ends_is_shown(model: Model) -> None:
+    """Spark tells `commit` of a batch when it begins another one."""
+    model.create("t")
+    model.fill("t", 0, 10)
+    reader = _stream(model, readerName="job")
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    reader.stop()
+    groups: Any = model.cluster.coordinators.groups
+    assert groups["job"].offsets[TopicPartition("t", 0)].offset == 10
 
 
 def test_the_start_of_the_first_batch_survives_a_restart(model: Model) -> None:
