@@ -28,18 +28,31 @@ JOBS_OF: Final = "tailrace_build_info"
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
-FAILOVERS: Final = (
+# What is marked on every dashboard: a name, an expression, a colour, a text.
+MARKS: Final = (
     (
         "Leaders changed",
-        'sum(increase(tailrace_leader_changes_total{job=~"$job"}[1m])) > 0',
+        "sum(increase(tailrace_leader_changes_total{@}[1m])) > 0",
         "orange",
+        "tailrace explain TOPIC PARTITION says why",
     ),
     (
         "Controller changed",
-        'sum(increase(tailrace_controller_terms_total{job=~"$job"}[1m])) > 0',
+        "sum(increase(tailrace_controller_terms_total{@}[1m])) > 0",
         "purple",
+        "the logs of the controllers say why",
+    ),
+    (
+        "Drill ended",
+        "sum by (cluster, kind, verdict) (increase(tailrace_operator_drills_total{@}[1m])) > 0",
+        "blue",
+        "{{cluster}}: {{kind}}, {{verdict}}",
     ),
 )
+# Services, operators and programs are scraped by jobs of their own, and a dashboard lets people
+# choose among those of one kind: a mark that comes from another kind is of any job.
+ANY_JOB: Final = 'job=~".+"'
+OPERATOR: Final = "tailrace_operator_"
 
 Board = dict[str, Any]
 Panel = dict[str, Any]
@@ -64,7 +77,7 @@ def dashboard(board: Board) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "annotations": {"list": [_mark(*each) for each in FAILOVERS]},
+        "annotations": {"list": [_mark(board, *each) for each in MARKS]},
         "links": [
             {
                 "type": "dashboards",
@@ -80,16 +93,17 @@ def dashboard(board: Board) -> dict[str, Any]:
     }
 
 
-def _mark(name: str, expression: str, color: str) -> dict[str, Any]:
+def _mark(board: Board, name: str, expression: str, color: str, text: str) -> dict[str, Any]:
+    is_of_services = board.get("jobs_of", JOBS_OF) == JOBS_OF and OPERATOR not in expression
     return {
         "name": name,
         "datasource": _SOURCE,
         "enable": True,
-        "expr": expression,
+        "expr": expression.replace("@", MATCHERS if is_of_services else ANY_JOB),
         "iconColor": color,
         "step": "30s",
         "titleFormat": name,
-        "textFormat": "tailrace explain TOPIC PARTITION says why",
+        "textFormat": text,
     }
 
 

@@ -62,6 +62,15 @@ class Page:
             while not await self.ask(asked):  # noqa: ASYNC110 - it is another process.
                 await asyncio.sleep(0.1)
 
+    async def resize(self, width: int, height: int) -> None:
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
     async def picture(self, path: Path) -> None:
         found = await self.call("Page.captureScreenshot", format="png")
         await asyncio.to_thread(path.write_bytes, base64.b64decode(found["data"]))

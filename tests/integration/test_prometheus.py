@@ -56,6 +56,7 @@ EMPTY_PANELS: Final = {
     "tailrace_operator_": "no operator runs: there is no Kubernetes",
     'kind="reader"': "no Spark query has committed a position",
     "_refused_total": "nothing was refused",
+    "_failed_records_total": "no record was given up",
 }
 
 
@@ -200,5 +201,5 @@ def _without_data(prometheus: Prometheus) -> list[str]:
 
 def _filled_in(expression: str) -> str:
     """As Grafana does when all of everything is chosen."""
-    named = re.sub(r"\$(job|instance|topic|group)\b", ".*", expression)
+    named = re.sub(r"\$(job|instance|topic|group|client)\b", ".*", expression)
     return named.replace("$__rate_interval", "1m")

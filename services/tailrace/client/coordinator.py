@@ -8,10 +8,10 @@ each other closely go over a stream that stays open, which costs both sides less
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from random import Random
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.clock import Clock
@@ -35,6 +35,8 @@ from tailrace.v1 import group_pb2 as pb
 RETRY_MIN_MS: Final = 20
 RETRY_MAX_MS: Final = 1_000
 ATTEMPT_TIMEOUT_MS: Final = 10_000
+# How often who waits for an answer looks whether another one has the group by now.
+LOOK_MS: Final = 500
 # A commit that follows the one before within this time goes over a stream.
 OFTEN_MS: Final = 1_000
 
@@ -129,7 +131,7 @@ class CoordinatorClient:
 
     async def _until_answered(
         self,
-        attempt: Callable[[int], Awaitable[A]],
+        attempt: Callable[[int], Coroutine[Any, Any, A]],
         *,
         timeout_ms: int,
         attempt_timeout_ms: int,
@@ -138,7 +140,7 @@ class CoordinatorClient:
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
-                answer = await attempt(max(min(left_ms, attempt_timeout_ms), 1))
+                answer = await self._unless_moved(attempt(max(min(left_ms, attempt_timeout_ms), 1)))
             except WORTH_ANOTHER_TRY as error:
                 problem: TailraceError = error
             else:
@@ -153,6 +155,27 @@ class CoordinatorClient:
                     f"{problem}"
                 ) from problem
             await self.pause(problem)
+
+    async def _unless_moved(self, attempt: Coroutine[Any, Any, A]) -> A:
+        """Wait for the answer for as long as the one that was asked has the group.
+
+        One that hangs says nothing and breaks nothing, and a join may take minutes.
+        """
+        address = self._metadata.picture.coordinator_of(self.group)
+        work = asyncio.ensure_future(attempt)
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=LOOK_MS / 1000)
+                now = self._metadata.picture.coordinator_of(self.group)
+                if not work.done() and now != address:
+                    raise NotCoordinator(
+                        f"{address} has not answered, and {now or 'nobody'} is due"
+                    )
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+        return work.result()
 
     async def pause(self, problem: TailraceError) -> None:
         """After a failure: wait a little, or until the metadata has changed."""

@@ -141,7 +141,8 @@ class Console:
     def _reports(self) -> dict[str, Any]:
         """Drills as the file has them now; what is wrong with it is told in their place."""
         if self._drills is None:
-            return {"drills": [], "problem": "no --drills FILE was given"}
+            how = "kubectl get drills.tailrace.dev -o json > FILE; tailrace console --drills FILE"
+            return {"drills": [], "problem": f"To see how drills ended: {how}"}
         try:
             with self._drills.open("rb") as file:
                 found = json.loads(file.read(DRILLS_BYTES_MAX))

@@ -132,7 +132,12 @@ def _drill(drill: Mapping[str, Any]) -> dict[str, Any]:
         "phase": status.get("phase", "Pending"),
         "started": status.get("startedAt", ""),
         "ended": status.get("endedAt", ""),
-        "report": {key: value for key, value in report.items() if _is_plain(value)},
+        "report": {
+            key: value
+            for key, value in report.items()
+            # These two are beside it.
+            if _is_plain(value) and key not in {"verdict", "message"}
+        },
         "message": status.get("message", ""),
     }
 

@@ -73,6 +73,37 @@ def test_a_coordinator_that_hangs_is_given_up_in_time(simulate: Any) -> None:
     simulate(main)
 
 
+def test_a_coordinator_that_hangs_is_left_when_another_one_has_the_group(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        client, tasks = client_of(world)
+        await asyncio.sleep(1)
+        world.processes["g200"].pause()
+        calling = asyncio.ensure_future(
+            client.call(
+                methods.GROUP_FETCH_OFFSETS,
+                pb.FetchOffsetsRequest(group="g"),
+                timeout_ms=300_000,
+                attempt_timeout_ms=300_000,
+            )
+        )
+        await asyncio.sleep(5)
+        assert not calling.done()
+        world.cluster.move_groups(201)
+        before_ms = world.loop.now_ms
+        assert (await calling).error == 0
+        assert world.loop.now_ms - before_ms < 1_000
+        waiting = asyncio.ensure_future(
+            client.call(methods.GROUP_JOIN, pb.JoinGroupRequest(group="g"), timeout_ms=60_000)
+        )
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await tasks.close()
+
+    simulate(main)
+
+
 def test_commits_that_follow_each_other_go_over_a_stream(simulate: Any) -> None:
     async def main(world: Any) -> None:
         coordinators = world.cluster.coordinators

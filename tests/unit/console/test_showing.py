@@ -91,7 +91,7 @@ def test_a_group_is_behind_by_its_topics() -> None:
 
 
 def test_drills_as_kubernetes_lists_them() -> None:
-    report = {"lost": 0, "acknowledged": 5, "runs": [1]}
+    report = {"verdict": "Passed", "message": "well", "lost": 0, "acknowledged": 5, "runs": [1]}
     listed = {
         "items": [
             {

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from tailrace.metrics.document import sections
 from tailrace.metrics.families import Kind
 from unit.metrics.test_alerts import ROOT, SAMPLES
 from unit.metrics.test_document import OPERATOR
@@ -101,6 +102,25 @@ def test_panels_have_their_places_and_say_what_to_look_for(name: str) -> None:
 
 
 def test_what_the_issue_names_has_a_dashboard() -> None:
-    wanted = {"cluster", "broker", "topics", "groups", "controller", "operator", "spark"}
+    wanted = {
+        *("cluster", "broker", "topics", "groups", "controller", "operator", "clients", "spark"),
+    }
     assert set(boards()) == wanted
     assert Path(FOLDER / "cluster.json").exists()
+
+
+def test_what_happened_to_leaders_and_in_drills_is_marked_on_each() -> None:
+    for name, board in boards().items():
+        marks = {each["name"]: each["expr"] for each in board["annotations"]["list"]}
+        assert set(marks) == {"Leaders changed", "Controller changed", "Drill ended"}
+        # Where the jobs to choose from are those of operators, or of programs, services are not.
+        has_services = name not in {"operator", "clients"}
+        assert ("$job" in marks["Leaders changed"]) is has_services
+        assert "$job" not in marks["Drill ended"]
+
+
+def test_every_metric_of_a_client_is_shown() -> None:
+    shown = " ".join(expressions(boards()["clients"]))
+    families = [family for title, _, found in sections() if title == "Clients" for family in found]
+    assert families
+    assert [each.name for each in families if each.name not in shown] == []

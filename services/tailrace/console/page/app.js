@@ -30,6 +30,18 @@ function span(ms) {
   return `${Math.round(ms / 3600000)} h`;
 }
 
+// `isrRecoveryMs: 14200` of a report as people say it.
+function figure([name, value]) {
+  const words = name.replace(/Ms$/, "").replace(/[A-Z]/g, (letter) => " " + letter.toLowerCase());
+  if (typeof value !== "number") return `${words} ${value}`;
+  return `${words} ${name.endsWith("Ms") ? span(value) : number(value)}`;
+}
+
+function moment(text) {
+  const ms = Date.parse(text);
+  return element("time", { datetime: text }, Number.isNaN(ms) ? text : `${day(ms)} ${new Date(ms).toLocaleTimeString([], { hour12: false })}`);
+}
+
 function table(titles, rows, empty) {
   if (!rows.length) return element("p", { class: "empty" }, empty);
   const head = titles.map((title) => element("th", { class: title.startsWith("#") ? "number" : null, scope: "col" }, title.replace("#", "")));
@@ -66,8 +78,8 @@ function drawMap() {
   const away = cluster.brokers.filter((each) => !each.live);
   const lag = (state.groups || []).reduce((sum, each) => sum + each.lag, 0);
   at("tiles").replaceChildren(
-    tile(cluster.brokers.length - away.length, away.length ? `brokers; ${away.map((each) => each.id).join(", ")} away` : "brokers", away.length ? "warn" : ""),
-    tile(cluster.controller_id >= 0 ? cluster.controller_id : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
+    tile(cluster.brokers.length - away.length, away.length ? `brokers; ${away.map((each) => `b${each.id}`).join(", ")} away` : "brokers", away.length ? "warn" : ""),
+    tile(cluster.controller_id >= 0 ? `c${cluster.controller_id}` : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
     tile(number(tally.partitions), `partitions of ${number(cluster.topics.length)} topics`),
     tile(number(tally.offline), "offline", tally.offline ? "bad" : ""),
     tile(number(tally.short), "under min ISR", tally.short ? "bad" : ""),
@@ -152,8 +164,8 @@ function drawDrills() {
   fetch("drills").then((answer) => answer.json()).then((found) => {
     const rows = found.drills.map((each) => {
       const level = each.phase === "Failed" || each.phase === "Refused" ? "bad" : each.phase === "Passed" ? "good" : "faint";
-      const report = Object.entries(each.report).map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : value}`).join(", ");
-      return [each.name, each.kind, each.cluster, element("span", { class: level }, each.phase), each.ended || each.started, element("td", {}, report, each.message ? element("div", { class: "faint" }, each.message) : null)];
+      const report = Object.entries(each.report).map(figure).join(", ");
+      return [each.name, each.kind, each.cluster, element("span", { class: level }, each.phase), moment(each.ended || each.started), element("td", {}, each.message ? element("div", {}, each.message) : null, element("div", { class: "faint" }, report))];
     });
     at("drills").replaceChildren(table(["Drill", "Kind", "Cluster", "Verdict", "Ended", "Report"], rows, found.problem || "No drill was run."));
   }).catch((error) => at("drills").replaceChildren(element("p", { class: "empty" }, `The console does not answer: ${error.message}`)));

@@ -222,13 +222,18 @@ def member(job: Job) -> dict[str, Any]:
 def first(job: Job) -> dict[str, float]:
     """Until a cluster that just starts acknowledges a record: at which moment."""
     sender = producer(job, **{"linger.ms": 0, "topic.metadata.refresh.interval.ms": 1_000})
-    acked: list[Any] = []
-    sender.produce(job.topic, b"x", on_delivery=lambda *each: acked.append(each))
-    while not acked:
-        sender.poll(POLL_S)
-    if acked[0][0] is not None:
-        raise RuntimeError(str(acked[0][0]))
-    return {"moment": time.monotonic()}
+    end = time.monotonic() + FLUSH_S
+    error: Any = "it never answered"
+    while time.monotonic() < end:
+        answers: list[Any] = []
+        sender.produce(job.topic, b"x", on_delivery=lambda *each, to=answers: to.append(each))
+        while not answers and time.monotonic() < end:
+            sender.poll(POLL_S)
+        # A topic that is just being made may be unknown for too long: then once more.
+        if answers and answers[0][0] is None:
+            return {"moment": time.monotonic()}
+        error = answers[0][0] if answers else error
+    raise RuntimeError(f"no record was acknowledged: {error}")
 
 
 def write_each(job: Job) -> dict[str, float]:
