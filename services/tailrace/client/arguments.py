@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest, InvalidTopic
-from tailrace.model import topic_name_problem
+from tailrace.model import TopicPartition, topic_name_problem
 from tailrace.record.build import HeaderPair
 
 Headers: TypeAlias = "Sequence[HeaderPair] | Mapping[str, bytes | None]"
@@ -60,6 +60,15 @@ def check_topics(topics: Iterable[Any]) -> None:
                 f"a topic is named by a str, not {_kind(topic)}; several are given one by one: "
                 'Consumer("orders", "refunds")'
             )
+
+
+def partitions_given(partitions: Iterable[Any]) -> list[TopicPartition]:
+    """TypeError when one of them is anything else, as a list of them or a pair is."""
+    found = list(partitions)
+    for each in found:
+        if not isinstance(each, TopicPartition):
+            raise TypeError(f"a partition is a TopicPartition(topic, number), not {each!r}")
+    return found
 
 
 def topic_names(topics: Any) -> list[str]:

@@ -42,8 +42,8 @@ class Producer:
         partitioner: str | Partitioner | None = None,
         **settings: Unpack[ProducerOptions],
     ) -> None:
-        self._key = serializer_for(key_serializer)
-        self._value = serializer_for(value_serializer)
+        self._key = serializer_for(key_serializer, "key_serializer")
+        self._value = serializer_for(value_serializer, "value_serializer")
         self._network = GrpcNetwork()
         self._is_open = False
         made = ProducerSettings.of(dict(settings))

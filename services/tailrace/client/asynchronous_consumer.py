@@ -28,9 +28,9 @@ from tailrace.tracing import open_tracer
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
-def named_deserializer(choice: str | Deserializer | None) -> Deserializer | None:
+def named_deserializer(choice: str | Deserializer | None, option: str) -> Deserializer | None:
     """A deserializer by name or as it is; bytes, which are there already, need none."""
-    return None if choice in {None, "bytes"} else deserializer_for(choice)
+    return None if choice in {None, "bytes"} else deserializer_for(choice, option)
 
 
 class Consumer:
@@ -69,8 +69,8 @@ class Consumer:
             network=self._network,
             clock=SystemClock(),
             rng=Random(),
-            key_deserializer=named_deserializer(key_deserializer),
-            value_deserializer=named_deserializer(value_deserializer),
+            key_deserializer=named_deserializer(key_deserializer, "key_deserializer"),
+            value_deserializer=named_deserializer(value_deserializer, "value_deserializer"),
             interceptors=interceptors,
             tracer=self._tracer,
         )

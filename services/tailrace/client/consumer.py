@@ -20,7 +20,7 @@ from typing import Any, Final, TypedDict, TypeVar
 import pyarrow as pa
 
 from tailrace.client.admin import AdminCore, FoundOffset, OffsetSpec
-from tailrace.client.arguments import check_offset, record_limit, topic_names
+from tailrace.client.arguments import check_offset, partitions_given, record_limit, topic_names
 from tailrace.client.commits import CommitCallback, Commits, Offsets, OffsetsGiven, offsets_of
 from tailrace.client.consumer_settings import NONE, ConsumerSettings
 from tailrace.client.fetch_plan import EARLIEST, LATEST, Reading
@@ -232,7 +232,7 @@ class ConsumerCore:
         await self._begin()
         if self._is_subscribed:
             raise InvalidRequest("topics are subscribed to: unsubscribe first")
-        wanted = dict.fromkeys(partitions)
+        wanted = dict.fromkeys(partitions_given(partitions))
         self._whole = frozenset()
         self._remove([each for each in self._plan.readings if each not in wanted])
         self._add([each for each in wanted if each not in self._plan.readings])
@@ -496,7 +496,7 @@ class ConsumerCore:
         self._fetcher.poke()
 
     def _readings(self, partitions: Iterable[TopicPartition]) -> list[Reading]:
-        wanted = list(partitions) or list(self._plan.readings)
+        wanted = partitions_given(partitions) or list(self._plan.readings)
         missing = [str(each) for each in wanted if each not in self._plan.readings]
         if missing:
             raise InvalidRequest(f"{', '.join(missing)} is not assigned to this consumer")

@@ -62,14 +62,16 @@ def to_json(data: bytes) -> Any:
     return json.loads(data)
 
 
-def serializer_for(choice: str | Serializer | None) -> Serializer:
+def serializer_for(choice: str | Serializer | None, option: str = "serializer") -> Serializer:
     """A function is taken as it is; "bytes" (the default), "str", "int", "json"."""
-    return _named("serializer", choice, _SERIALIZERS)
+    return _named(option, choice, _SERIALIZERS)
 
 
-def deserializer_for(choice: str | Deserializer | None) -> Deserializer:
+def deserializer_for(
+    choice: str | Deserializer | None, option: str = "deserializer"
+) -> Deserializer:
     """The other way round, under the same names."""
-    return _named("deserializer", choice, _DESERIALIZERS)
+    return _named(option, choice, _DESERIALIZERS)
 
 
 _SERIALIZERS: Final[dict[str, Serializer]] = {
@@ -86,11 +88,11 @@ _DESERIALIZERS: Final[dict[str, Deserializer]] = {
 }
 
 
-def _named(what: str, choice: str | F | None, named: dict[str, F]) -> F:
+def _named(option: str, choice: str | F | None, named: dict[str, F]) -> F:
     if choice is None:
         return named["bytes"]
     if not isinstance(choice, str):
         return choice
     if choice not in named:
-        raise InvalidConfig(f"{what}={choice!r} must be one of {', '.join(named)}, or a function")
+        raise InvalidConfig(f"{option}={choice!r} must be one of {', '.join(named)}, or a function")
     return named[choice]

@@ -162,8 +162,8 @@ class Producer:
         **settings: Unpack[ProducerOptions],
     ) -> None:
         # Serializers run in the thread that sends, so that it gets their errors.
-        self._key = serializer_for(key_serializer)
-        self._value = serializer_for(value_serializer)
+        self._key = serializer_for(key_serializer, "key_serializer")
+        self._value = serializer_for(value_serializer, "value_serializer")
         self._settings = ProducerSettings.of(dict(settings))
         self._producer = asynchronous.Producer(
             bootstrap_servers, partitioner=partitioner, **settings

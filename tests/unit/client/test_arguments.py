@@ -13,10 +13,12 @@ from tailrace.client.arguments import (
     check_place,
     header_pairs,
     milliseconds,
+    partitions_given,
     record_limit,
     topic_names,
 )
 from tailrace.errors import InvalidRequest, InvalidTopic
+from tailrace.model import TopicPartition
 
 
 def test_what_can_be_is_taken() -> None:
@@ -29,6 +31,14 @@ def test_what_can_be_is_taken() -> None:
     assert header_pairs(pairs) == pairs
     assert header_pairs(iter(pairs)) == pairs
     assert header_pairs({"a": b"1", "b": None}) == [("a", b"1"), ("b", None)]
+
+
+@pytest.mark.parametrize("wrong", [("orders", 0), "orders", [TopicPartition("orders", 0)], None])
+def test_partitions_are_named_by_their_kind(wrong: Any) -> None:
+    good = TopicPartition("orders", 0)
+    assert partitions_given(iter([good])) == [good]
+    with pytest.raises(TypeError, match=r"a partition is a TopicPartition\(topic, number\), not "):
+        partitions_given([good, wrong])
 
 
 @pytest.mark.parametrize(
