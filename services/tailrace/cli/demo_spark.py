@@ -166,7 +166,8 @@ class Aggregation:
 def outcome(code: int, out: str, err: str) -> Outcome:
     """What the job said, as far as people want to know."""
     if _NO_JAVA in err:
-        return Outcome(missing=next(line for line in err.splitlines() if _NO_JAVA in line))
+        # Before it stands the name of the job.
+        return Outcome(missing=err[err.index(_NO_JAVA) :].partition("\n")[0])
     if code:
         lines = err.strip().splitlines() or ["it said nothing"]
         return Outcome(failure=f"exit code {code}: {lines[-1]}")
