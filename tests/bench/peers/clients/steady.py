@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 INTERVAL_S = 0.002
@@ -18,16 +19,16 @@ FELT_S = 0.02
 POLL_S = 0.01
 
 
-class Steady:
+class Steady(ABC):
     """Listens for what it is told; who inherits says what flowing means."""
 
     def __init__(self) -> None:
         self.is_stopped = False
         threading.Thread(target=self._listen, daemon=True).start()
 
+    @abstractmethod
     def count_since(self, moment: float) -> int:
         """How many records went through after a moment."""
-        raise NotImplementedError
 
     def _listen(self) -> None:
         for line in sys.stdin:
