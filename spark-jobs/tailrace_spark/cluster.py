@@ -25,7 +25,7 @@ from tailrace.client.metadata import parse_bootstrap
 from tailrace.clock import SystemClock
 from tailrace.errors import TailraceError, UnknownTopic
 from tailrace.model import TopicPartition
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace_spark.offsets import Offsets, Position, ReadRange, TopicOffsets
 from tailrace_spark.options import (
     BOOTSTRAP,
@@ -77,7 +77,7 @@ class Cluster:
 
     def __init__(self, bootstrap: str, *, timeout_ms: int) -> None:
         self.bootstrap = bootstrap
-        self.network = GrpcNetwork(idle_max=IDLE_CONNECTIONS_MAX)
+        self.network = Http2Network(idle_max=IDLE_CONNECTIONS_MAX)
         self.clock = SystemClock()
         self.rng = Random()
         self.addresses = parse_bootstrap(bootstrap)

@@ -29,7 +29,7 @@ from tailrace.dev.state import Role
 from tailrace.errors import Overloaded, Unreachable
 from tailrace.record.build import BatchBuilder
 from tailrace.transport import envelopes, methods
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.wire import code_name
 from tailrace.v1 import broker_pb2 as pb
 from tailrace.v1.common_pb2 import TopicPartition
@@ -84,7 +84,7 @@ class Pump:
     """One producer: so many requests on their way, each refusal waited out as it was hinted."""
 
     def __init__(self, addresses: dict[int, str], leaders: list[int], tally: Tally) -> None:
-        self._network = GrpcNetwork()
+        self._network = Http2Network()
         self._addresses = addresses
         self._leaders = leaders
         self._tally = tally
@@ -139,7 +139,7 @@ class Pump:
 
 async def read_slowly(address: str, partition: int, tally: Counter[str]) -> None:
     """Give a lot of credit and take one response a second; begin again when cut off."""
-    network = GrpcNetwork()
+    network = Http2Network()
     wanted = pb.FetchPartition(
         partition=TopicPartition(topic=TOPIC, partition=partition),
         leader_epoch=-1,

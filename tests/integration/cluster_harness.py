@@ -28,7 +28,7 @@ from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.processes import Life
 from tailrace.dev.state import Member
 from tailrace.errors import TailraceError
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 
 ROUNDS = int(os.environ.get("TAILRACE_ROUNDS", "1"))
 KEYS_PER_PARTITION = 4
@@ -51,7 +51,7 @@ async def eventually(what: str, check: Callable[[], bool], *, within_s: float = 
 class Cluster:
     """The processes, and an administrator who looks at them through the front door."""
 
-    def __init__(self, dev: DevCluster, admin: AdminCore, network: GrpcNetwork) -> None:
+    def __init__(self, dev: DevCluster, admin: AdminCore, network: Http2Network) -> None:
         self.dev = dev
         self.admin = admin
         self.network = network
@@ -150,7 +150,7 @@ def stop(dev: DevCluster) -> None:
 
 @asynccontextmanager
 async def connected(dev: DevCluster) -> AsyncIterator[Cluster]:
-    network = GrpcNetwork()
+    network = Http2Network()
     admin = AdminCore(
         dev.state.bootstrap.split(","), network=network, clock=SystemClock(), rng=Random()
     )

@@ -1,4 +1,7 @@
-"""gRPC and sockets: the contract of the transport, and what only real ones can show."""
+"""gRPC and sockets: the contract of the transport, and what only real ones can show.
+
+Both of our networks speak gRPC, so each must understand the other.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from simulation.transport_contract import ALL_SCENARIOS, Scenario
+from simulation.transport_contract import LINK_SCENARIOS, NETWORK_SCENARIOS, Scenario
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files, OsFiles
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.links import SocketLinks
 from tailrace.transport.rpc import Links, Network
 
@@ -33,11 +37,19 @@ class RealWorld:
     free_address: str = "127.0.0.1:0"
 
 
+PAIRS: dict[str, tuple[type[GrpcNetwork | Http2Network], type[GrpcNetwork | Http2Network]]] = {
+    "grpcio": (GrpcNetwork, GrpcNetwork),
+    "ours": (Http2Network, Http2Network),
+    "our-client": (Http2Network, GrpcNetwork),
+    "our-server": (GrpcNetwork, Http2Network),
+}
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[RealWorld]:
+async def world(tmp_path: Path, pair: str) -> AsyncIterator[RealWorld]:
     files = OsFiles()
     caches = [FileCache(files, open_files_max=2) for _ in range(2)]
-    client, server = GrpcNetwork(), GrpcNetwork()
+    client, server = (make() for make in PAIRS[pair])
     yield RealWorld(
         client,
         server,
@@ -53,7 +65,15 @@ async def world(tmp_path: Path) -> AsyncIterator[RealWorld]:
         assert cache.counters().open_files == 0
 
 
-@pytest.mark.parametrize("scenario", ALL_SCENARIOS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("pair", "scenario"),
+    [
+        pytest.param(pair, scenario, id=f"{scenario.__name__}-{pair}")
+        for scenarios, pairs in ((NETWORK_SCENARIOS, [*PAIRS]), (LINK_SCENARIOS, ["ours"]))
+        for scenario in scenarios
+        for pair in pairs
+    ],
+)
 async def test_contract(
     scenario: Scenario, world: RealWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

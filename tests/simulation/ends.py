@@ -20,7 +20,9 @@ from tailrace.transport.rpc import (
     LINK_HEADER_BYTES_MAX,
     LINK_PAYLOAD_BYTES_MAX,
     MESSAGE_BYTES_MAX,
+    Encoded,
     Payload,
+    joined,
 )
 
 Q = TypeVar("Q")
@@ -248,7 +250,7 @@ class SimStream(Flow, Generic[Q, R]):
         host: Host,
         connection: Connection,
         out: Pipe,
-        codec: tuple[Callable[[Q], bytes], Callable[[bytes], Q]],
+        codec: tuple[Callable[[Q], Encoded], Callable[[bytes], Q]],
     ) -> None:
         super().__init__(host, connection, out)
         self._codec = codec
@@ -416,10 +418,10 @@ class SimLink(Flow):
 
 
 def copied(
-    network: Fabric, message: Q, encode: Callable[[Q], bytes], decode: Callable[[bytes], Q]
+    network: Fabric, message: Q, encode: Callable[[Q], Encoded], decode: Callable[[bytes], Q]
 ) -> tuple[Q, int]:
     """The message as it arrives, and its size."""
-    data = encode(message)
+    data = joined(encode(message))
     if len(data) > MESSAGE_BYTES_MAX:
         raise InvalidRequest(f"a message of {len(data)} bytes is larger than allowed")
     return decode(data) if network.strict else message, len(data)

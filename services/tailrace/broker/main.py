@@ -25,7 +25,7 @@ from tailrace.process import until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.limits import ServerLimits
 from tailrace.transport.links import SocketLinks
 from tailrace.transport.measured import MeasuredNetwork
@@ -43,8 +43,8 @@ async def run_broker(
     clock = SystemClock()
     store = MeasuredStore(open_store(etcd), clock)
     blocking = ThreadBlocking(threads_max=THREADS_MAX)
-    grpc = GrpcNetwork(server_limits(settings))
-    network = MeasuredNetwork(grpc, clock, grpc.connections)
+    wire = Http2Network(server_limits(settings))
+    network = MeasuredNetwork(wire, clock, wire.connections)
     name = f"broker-{settings.broker_id}"
     tracer = open_tracer(settings.tracing, service="tailrace-broker", instance=name, rng=Random())
     broker = Broker(

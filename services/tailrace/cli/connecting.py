@@ -22,7 +22,7 @@ from tailrace.dev.processes import Life, life_of
 from tailrace.dev.state import DevError, Role, load
 from tailrace.errors import InvalidConfig, UnknownTopic
 from tailrace.process import loop_factory, run_command
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.rpc import Network
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Connection:
 def connection(bootstrap: str | None, timeout_s: float) -> Connection:
     """InvalidConfig when no address is given and no dev cluster is there."""
     addresses = parse_bootstrap(bootstrap or _of_dev_cluster(os.environ))
-    return Connection(addresses, GrpcNetwork(), SystemClock(), Random(), int(timeout_s * 1000))
+    return Connection(addresses, Http2Network(), SystemClock(), Random(), int(timeout_s * 1000))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -21,7 +21,7 @@ from tailrace.client.tables import Columns
 from tailrace.clock import SystemClock
 from tailrace.metrics.values import ProducerCounts
 from tailrace.tracing import open_tracer
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 
 
 class Producer:
@@ -44,7 +44,7 @@ class Producer:
     ) -> None:
         self._key = serializer_for(key_serializer, "key_serializer")
         self._value = serializer_for(value_serializer, "value_serializer")
-        self._network = GrpcNetwork()
+        self._network = Http2Network()
         self._is_open = False
         made = ProducerSettings.of(dict(settings))
         self.client_id = made.client_id
@@ -167,10 +167,10 @@ class Admin(AdminCore):
         *,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        self._grpc = GrpcNetwork()
+        self._wire = Http2Network()
         super().__init__(
             parse_bootstrap(bootstrap_servers),
-            network=self._grpc,
+            network=self._wire,
             clock=SystemClock(),
             rng=Random(),
             request_timeout_ms=request_timeout_ms,
@@ -185,4 +185,4 @@ class Admin(AdminCore):
 
     async def close(self) -> None:
         await super().close()
-        await self._grpc.close()
+        await self._wire.close()

@@ -25,7 +25,7 @@ from tailrace.clock import SystemClock
 from tailrace.errors import ClientClosed
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 from tailrace.tracing import open_tracer
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 
 
 def named_deserializer(choice: str | Deserializer | None, option: str) -> Deserializer | None:
@@ -55,7 +55,7 @@ class Consumer:
         self._topics = topics
         self._settings = ConsumerSettings.of(dict(settings))
         self.client_id, self.group_id = self._settings.client_id, self._settings.group_id
-        self._network = GrpcNetwork()
+        self._network = Http2Network()
         self._is_open = self._has_begun = False
         self._tracer = open_tracer(
             self._settings.tracing,

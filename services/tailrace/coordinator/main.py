@@ -20,7 +20,7 @@ from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.measured import MeasuredNetwork
 
 
@@ -33,8 +33,8 @@ async def run_coordinator(
     """Be a coordinator until `stop` is set; ServiceFailed when it cannot go on."""
     clock = SystemClock()
     store = MeasuredStore(open_store(etcd), clock)
-    grpc = GrpcNetwork()
-    network = MeasuredNetwork(grpc, clock, grpc.connections)
+    wire = Http2Network()
+    network = MeasuredNetwork(wire, clock, wire.connections)
     name = f"coordinator-{settings.coordinator_id}"
     tracer = open_tracer(
         settings.tracing, service="tailrace-coordinator", instance=name, rng=Random()

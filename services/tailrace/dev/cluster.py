@@ -544,9 +544,9 @@ class _Watcher:
     def __init__(self, bootstrap: Sequence[str]) -> None:
         from tailrace.client.metadata import MetadataWatcher  # noqa: PLC0415
         from tailrace.runtime import Tasks  # noqa: PLC0415
-        from tailrace.transport.grpc_network import GrpcNetwork  # noqa: PLC0415
+        from tailrace.transport.http2.network import Http2Network  # noqa: PLC0415
 
-        self._watcher = MetadataWatcher(GrpcNetwork(), bootstrap, Random())
+        self._watcher = MetadataWatcher(Http2Network(), bootstrap, Random())
         self._tasks = Tasks(lambda _, __: None)
 
     async def __aenter__(self) -> _Watcher:

@@ -4,8 +4,8 @@ They are those of `proto/tailrace/v1/broker.proto`, byte for byte on the wire; a
 codecs. Protobuf would copy the bytes of a batch into its own memory, out of it again at each look
 at the field, and once more to nest one message in another, which costs more than all else that a
 broker does with a batch. Here `batches` of a message that was read is a view of the bytes that
-came, and a message is written by joining the pieces. What is fetched lies at a multiple of eight
-bytes, as Arrow wants its columns: a reader uses them where they are.
+came, and a message is written as a list of pieces, the batches as they are. What is fetched lies at
+a multiple of eight bytes, as Arrow wants its columns: a reader uses them where they are.
 
 Fields that are not known are skipped, as the protocol demands; bytes that are no message raise
 DecodeError.
@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from tailrace.model import TopicPartition
+from tailrace.transport.rpc import Bytes
 from tailrace.v1 import broker_pb2 as pb
-
-Bytes: TypeAlias = bytes | memoryview
 
 PARTITIONS_KNOWN_MAX: Final = 16_384
 """How many names of partitions are kept in their encoded form."""
@@ -98,7 +97,7 @@ class FetchResponse:
 # --------------------------------------------------------------------------------------- writing
 
 
-def encode_produce_request(request: ProduceRequest) -> bytes:
+def encode_produce_request(request: ProduceRequest) -> list[Bytes]:
     pieces: list[Bytes] = []
     if request.correlation:
         pieces.append(b"\x08" + _varint(request.correlation))
@@ -117,10 +116,10 @@ def encode_produce_request(request: ProduceRequest) -> bytes:
         pieces.append(_text(b"\x2a", request.client_id))
     if request.traceparent:
         pieces.append(_text(b"\x32", request.traceparent))
-    return b"".join(pieces)
+    return pieces
 
 
-def encode_fetch_response(response: FetchResponse) -> bytes:
+def encode_fetch_response(response: FetchResponse) -> list[Bytes]:
     pieces: list[Bytes] = []
     at = 0
     for part in response.partitions:
@@ -145,7 +144,7 @@ def encode_fetch_response(response: FetchResponse) -> bytes:
         pieces.append(b"\x10" + _varint(response.throttle_ms))
     if response.traceparent:
         pieces.append(_text(b"\x1a", response.traceparent))
-    return b"".join(pieces)
+    return pieces
 
 
 def _add(pieces: list[Bytes], tag: bytes, head: bytes, batches_tag: bytes, batches: Bytes) -> int:
@@ -210,7 +209,7 @@ _SMALL: Final = tuple(bytes((number,)) for number in range(0x80))
 # --------------------------------------------------------------------------------------- reading
 
 
-def decode_produce_request(data: bytes) -> ProduceRequest:
+def decode_produce_request(data: Bytes) -> ProduceRequest:
     request = ProduceRequest()
     parts: list[PartitionBatches] = []
     for number, value, start in _fields(data, 0, len(data)):
@@ -230,7 +229,7 @@ def decode_produce_request(data: bytes) -> ProduceRequest:
     return request
 
 
-def decode_fetch_response(data: bytes) -> FetchResponse:
+def decode_fetch_response(data: Bytes) -> FetchResponse:
     response = FetchResponse()
     for number, value, start in _fields(data, 0, len(data)):
         if number == 1 and start >= 0:
@@ -242,13 +241,13 @@ def decode_fetch_response(data: bytes) -> FetchResponse:
     return response
 
 
-def _partition_batches(data: bytes, at: int, end: int) -> PartitionBatches:
+def _partition_batches(data: Bytes, at: int, end: int) -> PartitionBatches:
     part = PartitionBatches()
     for number, value, start in _fields(data, at, end):
         if number == 4 and start >= 0:
             part.batches = memoryview(data)[start:value]
         elif number == 1 and start >= 0:
-            part.partition = _partition(data[start:value])
+            part.partition = _partition(bytes(data[start:value]))
         elif number == 2 and start >= 0:
             part.topic_id = _string(data, start, value)
         elif number == 3 and start < 0:
@@ -256,14 +255,14 @@ def _partition_batches(data: bytes, at: int, end: int) -> PartitionBatches:
     return part
 
 
-def _partition_fetched(data: bytes, at: int, end: int) -> PartitionFetched:
+def _partition_fetched(data: Bytes, at: int, end: int) -> PartitionFetched:
     part = PartitionFetched()
     for number, value, start in _fields(data, at, end):
         if start >= 0:
             if number == 6:
                 part.batches = memoryview(data)[start:value]
             elif number == 1:
-                part.partition = _partition(data[start:value])
+                part.partition = _partition(bytes(data[start:value]))
             elif number == 3:
                 part.message = _string(data, start, value)
         elif number in _FETCHED_NUMBERS:
@@ -283,7 +282,7 @@ def _partition(data: bytes) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _fields(data: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Each field as (number, value, -1) or, where it is a run of bytes, (number, end, start)."""
     while at < end:
         tag = data[at]
@@ -311,7 +310,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             yield tag >> 3, at, start
 
 
-def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while at < end:
         digit = data[at]
@@ -325,9 +324,9 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise DecodeError("a number without an end")
 
 
-def _string(data: bytes, start: int, end: int) -> str:
+def _string(data: Bytes, start: int, end: int) -> str:
     try:
-        return data[start:end].decode()
+        return bytes(data[start:end]).decode()
     except UnicodeDecodeError as error:
         raise DecodeError(f"not a text: {error}") from error
 

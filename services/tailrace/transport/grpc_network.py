@@ -12,9 +12,7 @@ an answer: so every handler is wrapped, and whatever ends it is told to the call
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Generic, NoReturn, TypeVar
@@ -29,14 +27,9 @@ from tailrace.errors import (
     TooManyConnections,
     Unreachable,
 )
-from tailrace.transport.addresses import (
-    Resolved,
-    join_address,
-    listening_socket,
-    resolve,
-    split_address,
-)
+from tailrace.transport.addresses import join_address, listening_socket, split_address
 from tailrace.transport.limits import Connections, ServerLimits
+from tailrace.transport.probing import probe
 from tailrace.transport.reasons import plain_reason
 from tailrace.transport.rpc import (
     CALLER,
@@ -48,6 +41,7 @@ from tailrace.transport.rpc import (
     Method,
     Probe,
     Stream,
+    joined,
 )
 
 RECONNECT_MS_MIN: Final = 50
@@ -136,16 +130,7 @@ class GrpcNetwork:
         return sum(map(len, counted)), sum(each.refused for each in counted)
 
     async def probe(self, address: str, *, timeout_ms: int) -> Probe:
-        try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                found = [await _knock(way) for way in await resolve(address)]
-        except (TimeoutError, OSError):
-            return Probe.SILENT
-        # Who is not at one of several addresses may be at another.
-        for answer in (Probe.OPEN, Probe.SILENT):
-            if answer in found:
-                return answer
-        return Probe.REFUSED if found else Probe.SILENT
+        return await probe(address, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Close what is still open; servers are stopped by those who started them."""
@@ -300,7 +285,7 @@ class _SharedChannel:
             }[method.kind]
             found = self._callables[method] = make(
                 method.name,
-                request_serializer=method.encode_request,
+                request_serializer=lambda request: joined(method.encode_request(request)),
                 response_deserializer=method.decode_response,
             )
         return found
@@ -458,7 +443,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return make(
             wrapped,
             request_deserializer=method.decode_request,
-            response_serializer=method.encode_response,
+            response_serializer=lambda response: joined(method.encode_response(response)),
         )
 
     async def _guarded(
@@ -524,13 +509,3 @@ def _raise_if_cancelled(address: str, reason: str) -> None:
     task = asyncio.current_task()
     if task is None or task.cancelling() == 0:
         raise Unreachable(f"{address}: {reason}") from None
-
-
-async def _knock(way: Resolved) -> Probe:
-    with socket.socket(way.family, socket.SOCK_STREAM) as sock:
-        sock.setblocking(False)
-        try:
-            await asyncio.get_running_loop().sock_connect(sock, way.target)
-        except OSError as error:
-            return Probe.REFUSED if error.errno == errno.ECONNREFUSED else Probe.SILENT
-    return Probe.OPEN

@@ -32,11 +32,15 @@ class ServerLimits:
     # Methods whose names begin so are always served.
     exempt: tuple[str, ...] = ("/tailrace.v1.BrokerControlService/",)
 
+    @property
+    def message_bytes_max(self) -> int:
+        """What is read at all, so that it can be answered."""
+        return min(2 * self.request_bytes_max + _ENVELOPE_BYTES, MESSAGE_BYTES_MAX)
+
     def options(self) -> list[tuple[str, int]]:
         """As gRPC knows them."""
-        message_bytes_max = min(2 * self.request_bytes_max + _ENVELOPE_BYTES, MESSAGE_BYTES_MAX)
         return [
-            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.max_receive_message_length", self.message_bytes_max),
             ("grpc.max_concurrent_streams", self.streams_per_connection_max),
             ("grpc.max_connection_idle_ms", self.idle_ms),
             (

@@ -26,17 +26,15 @@ from tailrace.errors import CorruptFrame, InvalidRequest, StorageError, Unreacha
 from tailrace.log.file_cache import CachedFile, FileCache
 from tailrace.log.files import OpenFile
 from tailrace.runtime import Tasks
-from tailrace.transport.addresses import join_address, listening_socket, resolve, split_address
+from tailrace.transport.addresses import join_address, listening_socket, split_address
 from tailrace.transport.rpc import (
-    KEEPALIVE_MS,
-    KEEPALIVE_TIMEOUT_MS,
     LINK_HEADER_BYTES_MAX,
     LINK_PAYLOAD_BYTES_MAX,
     Link,
     Payload,
 )
+from tailrace.transport.sockets import connected, prepare
 
-UNSENT_BYTES_MAX: Final = 1 << 20
 LINKS_MAX: Final = 1_024
 # A sender that never has to wait lets others run after this many bytes.
 BYTES_PER_TURN: Final = 4 << 20
@@ -71,7 +69,7 @@ class SocketLinks:
         sock: socket.socket | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                sock = await _connected(address)
+                sock = await connected(address)
             return SocketLink(sock, self._cache, peer=address)
         except (OSError, TimeoutError) as error:
             if sock is not None:
@@ -155,7 +153,7 @@ class SocketLink:
         self.peer = peer
         self._loop = asyncio.get_running_loop()
         self._cache = cache
-        _prepare(sock)
+        prepare(sock)
         self._sock = sock
         self._ended: Unreachable | None = None
         self._sending = asyncio.Lock()
@@ -425,38 +423,6 @@ class _Rest(NamedTuple):
     path: str
     position: int
     size: int
-
-
-def _prepare(sock: socket.socket) -> None:
-    sock.setblocking(False)
-    tcp = socket.IPPROTO_TCP
-    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
-    sock.setsockopt(tcp, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
-    # A machine that went away without a word is noticed, with or without bytes on their way.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(tcp, socket.TCP_KEEPIDLE, KEEPALIVE_MS // 1_000)
-    sock.setsockopt(tcp, socket.TCP_KEEPINTVL, KEEPALIVE_TIMEOUT_MS // 1_000)
-    sock.setsockopt(tcp, socket.TCP_KEEPCNT, 1)
-    sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS)
-
-
-async def _connected(address: str) -> socket.socket:
-    """Try the addresses of a host, one after the other."""
-    failure: OSError | None = None
-    for way in await resolve(address):
-        sock = socket.socket(way.family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, way.target)
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure or OSError("the name has no address")
 
 
 def _pin(cache: FileCache, path: str) -> CachedFile:

@@ -6,12 +6,13 @@ carries batches has codecs of its own (`envelopes`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
 from tailrace.transport import envelopes
-from tailrace.transport.rpc import Kind, Method
+from tailrace.transport.rpc import Bytes, Kind, Method
 from tailrace.v1 import broker_pb2 as broker
 from tailrace.v1 import control_pb2 as control
 from tailrace.v1 import controller_pb2 as controller
@@ -21,14 +22,20 @@ Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
 
+def _decoder(message: type[R]) -> Callable[[Bytes], R]:
+    """Protobuf takes views as well as bytes, which its types do not say."""
+    decode: Callable[[Any], R] = message.FromString
+    return decode
+
+
 def _method(name: str, kind: Kind, request: type[Q], response: type[R]) -> Method[Q, R]:
     return Method(
         name=f"/tailrace.v1.{name}",
         kind=kind,
         encode_request=request.SerializeToString,
-        decode_request=request.FromString,
+        decode_request=_decoder(request),
         encode_response=response.SerializeToString,
-        decode_response=response.FromString,
+        decode_response=_decoder(response),
     )
 
 
@@ -38,13 +45,13 @@ BROKER_PRODUCE: Final = Method(
     encode_request=envelopes.encode_produce_request,
     decode_request=envelopes.decode_produce_request,
     encode_response=broker.ProduceResponse.SerializeToString,
-    decode_response=broker.ProduceResponse.FromString,
+    decode_response=_decoder(broker.ProduceResponse),
 )
 BROKER_FETCH: Final = Method(
     name="/tailrace.v1.BrokerService/Fetch",
     kind=Kind.BIDI_STREAM,
     encode_request=broker.FetchRequest.SerializeToString,
-    decode_request=broker.FetchRequest.FromString,
+    decode_request=_decoder(broker.FetchRequest),
     encode_response=envelopes.encode_fetch_response,
     decode_response=envelopes.decode_fetch_response,
 )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -28,6 +28,16 @@ KEEPALIVE_MS: Final = 10_000
 KEEPALIVE_TIMEOUT_MS: Final = 5_000
 
 
+Bytes: TypeAlias = bytes | memoryview
+Encoded: TypeAlias = bytes | list[Bytes]
+"""A message as it travels: whole, or in pieces of which the large ones lie where they were read."""
+
+
+def joined(message: Encoded) -> bytes:
+    """All of a message in one piece, for those who cannot send it otherwise."""
+    return message if isinstance(message, bytes) else b"".join(message)
+
+
 class Kind(Enum):
     """How many messages go each way."""
 
@@ -42,10 +52,10 @@ class Method(Generic[Q, R]):
 
     name: str
     kind: Kind
-    encode_request: Callable[[Q], bytes]
-    decode_request: Callable[[bytes], Q]
-    encode_response: Callable[[R], bytes]
-    decode_response: Callable[[bytes], R]
+    encode_request: Callable[[Q], Encoded]
+    decode_request: Callable[[Bytes], Q]
+    encode_response: Callable[[R], Encoded]
+    decode_response: Callable[[Bytes], R]
 
 
 class Stream(Protocol[Q_contra, R_co]):

@@ -24,6 +24,7 @@ from bench.usage import cpu_s
 from tailrace.model import TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.transport.envelopes import PartitionBatches, ProduceRequest, encode_produce_request
+from tailrace.transport.rpc import joined
 from tailrace.v1 import broker_pb2 as pb
 
 MIB: Final = 1 << 20
@@ -56,7 +57,7 @@ def frame(batch_bytes: int, values: list[bytes]) -> Frame:
     batch = builder.build(producer_id=1, producer_epoch=0, base_sequence=0)
     part = PartitionBatches(TopicPartition("bench", 0), "x" * 22, 1, batch)
     request = ProduceRequest(1, pb.ACKS_ALL, 29_000, [part])
-    return Frame(batch, encode_produce_request(request), size)
+    return Frame(batch, joined(encode_produce_request(request)), size)
 
 
 class BareGrpc:

@@ -18,7 +18,7 @@ from simulation.transport_contract import ALL_SCENARIOS, COUNT, ECHO, TALK, Part
 from tailrace.errors import RequestTimedOut, Unreachable
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files
-from tailrace.transport.rpc import Handler, Link, Links, Method, Network, Probe
+from tailrace.transport.rpc import Bytes, Handler, Link, Links, Method, Network, Probe
 from tailrace.v1 import common_pb2
 
 Main = Callable[["World"], Coroutine[Any, Any, None]]
@@ -108,13 +108,17 @@ def test_messages_are_not_shared() -> None:
 
         server = await world.server.serve("server:1", {ECHO: keep})
         message = common_pb2.TopicPartition(topic="sent")
+
+        def partition_of(data: Bytes) -> common_pb2.TopicPartition:
+            return common_pb2.TopicPartition.FromString(bytes(data))
+
         method = Method(
             ECHO.name,
             ECHO.kind,
             common_pb2.TopicPartition.SerializeToString,
-            common_pb2.TopicPartition.FromString,
+            partition_of,
             common_pb2.TopicPartition.SerializeToString,
-            common_pb2.TopicPartition.FromString,
+            partition_of,
         )
         channel = world.client.channel(server.address)
         answer = await channel.call(method, message, timeout_ms=100)

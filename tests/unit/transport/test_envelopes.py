@@ -23,6 +23,7 @@ from tailrace.transport.envelopes import (
     encode_fetch_response,
     encode_produce_request,
 )
+from tailrace.transport.rpc import joined
 from tailrace.v1 import broker_pb2 as pb
 from tailrace.v1 import common_pb2
 
@@ -87,12 +88,16 @@ def as_message(value: Any) -> Any:
     return getattr(pb, type(value).__name__)(**fields)
 
 
+def joined_produce_request(request: ProduceRequest) -> bytes:
+    return joined(encode_produce_request(request))
+
+
 @given(PRODUCE_REQUEST)
 def test_protobuf_reads_a_produce_request_and_writes_one_that_is_read(
     request: ProduceRequest,
 ) -> None:
     message = as_message(request)
-    assert pb.ProduceRequest.FromString(encode_produce_request(request)) == message
+    assert pb.ProduceRequest.FromString(joined(encode_produce_request(request))) == message
     assert as_message(decode_produce_request(message.SerializeToString())) == message
 
 
@@ -101,7 +106,7 @@ def test_protobuf_reads_a_fetch_response_and_writes_one_that_is_read(
     response: FetchResponse,
 ) -> None:
     message = as_message(response)
-    theirs = pb.FetchResponse.FromString(encode_fetch_response(response))
+    theirs = pb.FetchResponse.FromString(joined(encode_fetch_response(response)))
     for part in theirs.partitions:
         assert not any(part.padding)
         part.ClearField("padding")
@@ -115,7 +120,7 @@ def test_columns_of_what_is_fetched_are_used_where_they_lie(
 ) -> None:
     for part, count in zip(response.partitions, counts, strict=False):
         part.batches = batch_from_columns(None, pa.array([b"v"] * count, pa.binary()), 5)
-    data = encode_fetch_response(response)
+    data = joined(encode_fetch_response(response))
     start = pa.py_buffer(data).address
     for part in decode_fetch_response(data).partitions:
         values = BatchView(part.batches).record_batch().column("value").buffers()[2]
@@ -136,7 +141,7 @@ def test_any_bytes_are_a_message_or_a_decode_error(data: bytes) -> None:
 def test_what_is_cut_short_is_never_read_beyond_its_end(
     request: ProduceRequest, draw: st.DataObject
 ) -> None:
-    data = encode_produce_request(request)
+    data = joined(encode_produce_request(request))
     cut = data[: draw.draw(st.integers(0, len(data)))]
     try:
         theirs = pb.ProduceRequest.FromString(cut)
@@ -150,7 +155,7 @@ def test_what_is_cut_short_is_never_read_beyond_its_end(
 def test_fields_of_a_newer_protocol_are_skipped() -> None:
     newer = b"\xa0\x06\x05" + b"\xaa\x06\x02hi" + b"\xa5\x06\x00\x00\x00\x00"
     newer += b"\xa1\x06" + bytes(8)
-    part = encode_produce_request(
+    part = joined_produce_request(
         ProduceRequest(partitions=[PartitionBatches(TopicPartition("t", 3), batches=b"abc")])
     )
     request = decode_produce_request(newer + b"\x08\x07" + part + newer)
@@ -179,7 +184,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 def test_batches_are_a_view_of_what_came() -> None:
-    data = encode_produce_request(
+    data = joined_produce_request(
         ProduceRequest(partitions=[PartitionBatches(TopicPartition("t", 0), batches=b"abc")])
     )
     batches = decode_produce_request(data).partitions[0].batches

@@ -1,23 +1,24 @@
-"""The port: its limits fit together, and both implementations have its shape."""
+"""The port: its limits fit together, and all implementations have its shape."""
 
 from __future__ import annotations
 
 from simulation.network import SimHost, SimLinks
 from tailrace.transport import rpc
 from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.links import SocketLinks
 
 
 def networks() -> list[type[rpc.Network]]:
     """mypy checks what this says."""
-    return [GrpcNetwork, SimHost]
+    return [GrpcNetwork, Http2Network, SimHost]
 
 
 def links() -> list[type[rpc.Links]]:
     return [SocketLinks, SimLinks]
 
 
-def test_both_worlds_have_the_shape_of_the_port() -> None:
+def test_all_worlds_have_the_shape_of_the_port() -> None:
     for port, found in ((rpc.Network, networks()), (rpc.Links, links())):
         wanted = [name for name in vars(port) if not name.startswith("_")]
         assert [name for each in found for name in wanted if not hasattr(each, name)] == []

@@ -1,0 +1,591 @@
+"""One connection of HTTP/2 on a socket: frames in and out, credit, pings, and how it ends.
+
+What is read goes into one small buffer, except the inside of large messages, which the kernel puts
+where it belongs (`Http2Stream.room`). What is written goes to the socket at once, from where it
+lies; what the socket does not take waits in a line, and whoever wrote it waits as long as that is
+longer than UNSENT_BYTES_MAX.
+
+Invariant: after `ended` is set nothing is read or written, and no stream is left that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from tailrace.transport.http2 import frames as h2
+from tailrace.transport.http2.frames import BadFrame, HeaderDecoder
+from tailrace.transport.http2.stream import (
+    STREAM_WINDOW_BYTES,
+    Bytes,
+    Credit,
+    Http2Stream,
+    StreamBroken,
+)
+from tailrace.transport.rpc import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS
+from tailrace.transport.sockets import UNSENT_BYTES_MAX, prepare
+
+CONNECTION_WINDOW_BYTES: Final = 64 << 20
+RECEIVE_BYTES: Final = 64 << 10
+# Beyond the frame that is being read into its place, only so much: it would have to be moved.
+READ_AHEAD_BYTES: Final = 4 << 10
+# A connection that always has more to read lets others run after so many reads.
+READS_PER_TURN: Final = 8
+# A larger frame holds up the other streams of a connection.
+SENT_FRAME_BYTES_MAX: Final = 4 << 20
+# Who asks (pings, settings) and does not read the answers is cut off.
+UNREAD_ANSWER_BYTES_MAX: Final = 4 * UNSENT_BYTES_MAX
+HANDSHAKE_S: Final = 10.0
+TICK_S: Final = 2.0
+PIECES_MAX: Final = 512
+"""Of one system call; the kernel takes no more than 1,024."""
+
+_KEEPALIVE_S: Final = KEEPALIVE_MS / 1_000
+_KEEPALIVE_TIMEOUT_S: Final = KEEPALIVE_TIMEOUT_MS / 1_000
+_PING: Final = b"tailrace"
+_FIRST_SETTINGS: Final = (
+    (h2.SETTING_HEADER_TABLE_BYTES, 0),
+    (h2.SETTING_PUSH, 0),
+    (h2.SETTING_WINDOW, STREAM_WINDOW_BYTES),
+    (h2.SETTING_FRAME_BYTES_MAX, h2.FRAME_BYTES_MAX),
+    (h2.SETTING_HEADER_LIST_BYTES_MAX, h2.HEADER_LIST_BYTES_MAX),
+)
+_LOG: Final = logging.getLogger(__name__)
+
+Accept = Callable[[Http2Stream, dict[str, str]], None]
+
+
+class Connection:
+    """One end; `accept` makes it the server's."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        message_bytes_max: int,
+        streams_max: int = 0,
+        accept: Accept | None = None,
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        """`streams_max`: how many the other side may open at a time. OSError when it is gone."""
+        prepare(sock)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._accept = accept
+        self._on_end = on_end
+        self._message_bytes_max = message_bytes_max
+        self._accepted_max = streams_max
+        self.ended = ""
+        self.streams: dict[int, Http2Stream] = {}
+        # Of what we send: credit, how large a frame may be, how many streams there may be.
+        self.window = h2.WINDOW_DEFAULT
+        self.frame_bytes_max = h2.FRAME_BYTES_DEFAULT
+        self.streams_max = h2.WINDOW_MAX
+        self._stream_window = h2.WINDOW_DEFAULT
+        self.credit = Credit(CONNECTION_WINDOW_BYTES)
+        # No stream is opened on it any more.
+        self.is_retired = False
+        self.is_greeted = False
+        self._next_stream = 1
+        self._last_stream = 0
+        self._headers = HeaderDecoder()
+        self._block: bytearray | None = None
+        self._block_of = (0, 0)
+        # What was read and not understood yet, and what is left of the data frame that is read.
+        self._view = memoryview(bytearray(RECEIVE_BYTES))
+        self._start = self._end = 0
+        self._data_of: Http2Stream | None = None
+        self._data_left = self._padding_left = 0
+        self._data_flags = 0
+        # What was written and not sent yet.
+        self._queue: deque[Bytes] = deque()
+        self._unsent = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._window_waiters: deque[asyncio.Future[None]] = deque()
+        self._born_s = self._heard_s = self._loop.time()
+        # When the last stream was opened or ended.
+        self.used_s = self._born_s
+        self._pinged_s = 0.0
+        self._loop.add_reader(sock, self._on_readable)
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+        streams = ((h2.SETTING_STREAMS_MAX, streams_max),) if accept else ()
+        hello = h2.settings((*_FIRST_SETTINGS, *streams))
+        hello += h2.window_update(0, CONNECTION_WINDOW_BYTES - h2.WINDOW_DEFAULT)
+        self.write((hello if accept else h2.PREFACE + hello,), len(hello) + (not accept) * 24)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.streams
+
+    def retire(self) -> None:
+        """The client's: it ends with the last of its streams."""
+        self.is_retired = True
+        if self.is_idle:
+            self._loop.call_soon(self.close)
+
+    @property
+    def takes_streams(self) -> bool:
+        return not (
+            self.ended
+            or self.is_retired
+            or len(self.streams) >= self.streams_max
+            or self._next_stream >= h2.WINDOW_MAX
+        )
+
+    def open(self) -> Http2Stream:
+        """The client's: a stream whose headers are to be sent at once, before anything else."""
+        stream = self._make(self._next_stream)
+        self._next_stream += 2
+        return stream
+
+    def go_away(self) -> None:
+        """The server's: take no new streams, and say so."""
+        if not self.ended and not self.is_retired:
+            self.is_retired = True
+            # Who is gone, or takes nothing, needs not be told.
+            with suppress(StreamBroken, BadFrame):
+                self._tell(h2.go_away(self._last_stream, h2.NO_ERROR))
+
+    def close(self, reason: str = "the connection was closed here") -> None:
+        """At once."""
+        if self.ended:
+            return
+        self.ended = reason
+        self._ticking.cancel()
+        self._loop.remove_reader(self._sock)
+        if self._unsent:
+            self._loop.remove_writer(self._sock)
+        self._sock.close()
+        self._queue.clear()
+        for stream in list(self.streams.values()):
+            stream.on_broken(reason)
+        for waiter in (*self._window_waiters, self._drained):
+            _wake(waiter)
+        self._on_end(self)
+
+    # Writing.
+
+    def write(self, pieces: Sequence[Bytes], size: int) -> None:
+        if self.ended:
+            raise StreamBroken(self.ended)
+        if self._unsent:
+            self._queue.extend(pieces)
+            self._unsent += size
+            return
+        try:
+            sent = self._sock.sendmsg(pieces[:PIECES_MAX])
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            reason = f"it closed the connection: {error}"
+            # Who writes is in the middle of something: all others are told after it.
+            self.is_retired = True
+            self._loop.call_soon(self.close, reason)
+            raise StreamBroken(reason) from error
+        if sent < size:
+            self._queue.extend(pieces)
+            self._unsent = size
+            self._sent(sent)
+            self._loop.add_writer(self._sock, self._on_writable)
+
+    @property
+    def is_clogged(self) -> bool:
+        return self._unsent > UNSENT_BYTES_MAX
+
+    async def drained(self) -> None:
+        while self.is_clogged and not self.ended:
+            if self._drained is None or self._drained.done():
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def wait_for_window(self, waiter: asyncio.Future[None]) -> None:
+        waiters = self._window_waiters
+        while waiters and waiters[0].done():
+            waiters.popleft()
+        waiters.append(waiter)
+
+    def _tell(self, data: bytes) -> None:
+        """An answer or a note of the connection itself."""
+        if self._unsent > UNREAD_ANSWER_BYTES_MAX:
+            raise BadFrame("it does not read what it asked for", h2.CALM_DOWN)
+        self.write((data,), len(data))
+
+    def _on_writable(self) -> None:
+        try:
+            while self._unsent:
+                self._sent(self._sock.sendmsg(list(islice(self._queue, PIECES_MAX))))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(f"it closed the connection: {error}")
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)
+        if not self.is_clogged:
+            _wake(self._drained)
+
+    def _sent(self, size: int) -> None:
+        self._unsent -= size
+        queue = self._queue
+        while size:
+            piece = queue.popleft()
+            if len(piece) > size:
+                queue.appendleft(memoryview(piece)[size:])
+                return
+            size -= len(piece)
+        while queue and not queue[0]:
+            queue.popleft()
+
+    # Reading.
+
+    def _on_readable(self) -> None:
+        try:
+            for _ in range(READS_PER_TURN):
+                if not self._read():
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, StreamBroken) as error:
+            self.close(f"it closed the connection: {error}")
+        except BadFrame as error:
+            self._refuse(error)
+        except Exception:
+            _LOG.exception("a frame could not be dealt with")
+            self.close("a frame could not be dealt with here")
+            raise
+
+    def _read(self) -> bool:
+        """Read once and deal with what came; says whether there may be more."""
+        stream = self._data_of
+        room = stream.room(self._data_left) if stream is not None and self._data_left else None
+        if room is not None and self._start == self._end:
+            self._start = self._end = 0
+            size = self._sock.recvmsg_into((room, self._view[:READ_AHEAD_BYTES]))[0]
+            wanted = len(room)
+            direct = min(size, wanted)
+            if direct and stream is not None:
+                self._data_left -= direct
+                stream.on_filled(direct)
+                stream.on_counted(direct)
+                self._count(direct)
+            self._end = size - direct
+        else:
+            wanted = len(self._view) - self._end
+            size = self._sock.recv_into(self._view[self._end :])
+            self._end += size
+        if not size:
+            self.close("it closed the connection")
+            return False
+        self._heard_s = self._loop.time()
+        self._parse()
+        return size >= wanted and not self.ended
+
+    def _parse(self) -> None:
+        while not self.ended:
+            if self._data_of is not None or self._data_left or self._padding_left:
+                if not self._take_data():
+                    break
+            elif not self._take_frame():
+                break
+        self._move()
+
+    def _move(self) -> None:
+        """Make room at the end of the buffer."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = bytes(self._view[self._start : self._end])
+            self._view[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _take_data(self) -> bool:
+        """What is there of the data frame that is read; says whether that was all of it."""
+        there = self._end - self._start
+        size = min(there, self._data_left)
+        stream = self._data_of
+        if size:
+            if stream is not None and stream.broken is None:
+                stream.on_data(self._view[self._start : self._start + size])
+                stream.on_counted(size)
+            self._count(size)
+            self._start += size
+            self._data_left -= size
+        padding = min(self._end - self._start, self._padding_left)
+        if padding and not self._data_left:
+            if stream is not None:
+                stream.on_counted(padding)
+            self._count(padding)
+            self._start += padding
+            self._padding_left -= padding
+        if self._data_left or self._padding_left:
+            return False
+        self._data_of = None
+        if self._data_flags & h2.END_STREAM and stream is not None and stream.broken is None:
+            stream.on_end()
+        return True
+
+    def _count(self, size: int) -> None:
+        self.credit.owed += size
+        self.give_credit()
+
+    def give_credit(self) -> None:
+        due = self.credit.due()
+        if due and not self.ended:
+            self._tell(h2.window_update(0, due))
+
+    def _take_frame(self) -> bool:
+        """The next frame, if it is there; of a data frame only its head."""
+        there = self._end - self._start
+        if self._accept is not None and not self.is_greeted:
+            return self._take_preface(there)
+        if there < h2.FRAME_HEAD.size:
+            return False
+        high, low, kind, flags, number = h2.FRAME_HEAD.unpack_from(self._view, self._start)
+        size, number = high << 16 | low, number & h2.WINDOW_MAX
+        if self._block is not None and (kind, number) != (h2.CONTINUATION, self._block_of[0]):
+            raise BadFrame("headers that are not continued")
+        if not self.is_greeted and kind != h2.SETTINGS:
+            raise BadFrame("it does not begin with settings")
+        if kind == h2.DATA:
+            return self._begin_data(size, flags, number, there)
+        if size > RECEIVE_BYTES - h2.FRAME_HEAD.size:
+            raise BadFrame(f"a frame of {size} bytes that is no data", h2.FRAME_SIZE_ERROR)
+        if there < h2.FRAME_HEAD.size + size:
+            return False
+        start = self._start + h2.FRAME_HEAD.size
+        self._start = start + size
+        payload = bytes(self._view[start : self._start])
+        handle = _HANDLERS.get(kind)
+        if handle is not None:
+            handle(self, payload, flags, number)
+        return True
+
+    def _take_preface(self, there: int) -> bool:
+        size = len(h2.PREFACE)
+        found = bytes(self._view[self._start : self._start + min(there, size)])
+        if found != h2.PREFACE[: len(found)]:
+            raise BadFrame("it does not speak HTTP/2")
+        if there < size:
+            return False
+        self._start += size
+        self.is_greeted = True
+        return True
+
+    def _begin_data(self, size: int, flags: int, number: int, there: int) -> bool:
+        padding = 0
+        start = self._start + h2.FRAME_HEAD.size
+        if flags & h2.PADDED:
+            if there < h2.FRAME_HEAD.size + 1:
+                return False
+            padding = self._view[start]
+            if padding >= size:
+                raise BadFrame("more padding than data")
+            start += 1
+            size -= 1
+            self._count(1)
+        stream = self.streams.get(number)
+        if stream is None and not self._was_open(number):
+            raise BadFrame("data of a stream that was never opened")
+        if stream is not None and stream.at_end:
+            raise BadFrame("data after the end of a stream")
+        self._start = start
+        self._data_of, self._data_flags = stream, flags
+        self._data_left, self._padding_left = size - padding, padding
+        if not size and stream is not None and flags & h2.END_STREAM:
+            self._data_of = None
+            stream.on_end()
+        elif not size:
+            self._data_of = None
+        return True
+
+    # Frames that are no data.
+
+    def _on_headers(self, payload: bytes, flags: int, number: int) -> None:
+        start, end = 0, len(payload)
+        if flags & h2.PADDED:
+            start, end = 1, end - payload[0] if payload else -1
+        if flags & h2.HAS_PRIORITY:
+            start += 5
+        if start > end or not number:
+            raise BadFrame("headers that are too short")
+        self._block = bytearray(payload[start:end])
+        self._block_of = (number, flags)
+        if flags & h2.END_HEADERS:
+            self._headers_came()
+
+    def _on_continuation(self, payload: bytes, flags: int, _number: int) -> None:
+        if self._block is None:
+            raise BadFrame("a continuation of nothing")
+        self._block += payload
+        if len(self._block) > h2.HEADER_LIST_BYTES_MAX:
+            raise BadFrame("headers without an end", h2.CALM_DOWN)
+        if flags & h2.END_HEADERS:
+            self._headers_came()
+
+    def _headers_came(self) -> None:
+        number, flags = self._block_of
+        fields = self._headers.decode(bytes(self._block or b""))
+        self._block = None
+        end = bool(flags & h2.END_STREAM)
+        stream = self.streams.get(number)
+        if stream is not None:
+            stream.on_headers(fields, end=end)
+        elif self._accept is not None and number > self._last_stream:
+            if number % 2 == 0:
+                raise BadFrame("a client's stream with an even number")
+            self._last_stream = number
+            if self.is_retired or len(self.streams) >= self._accepted_max:
+                self._tell(h2.reset(number, h2.REFUSED_STREAM))
+                return
+            stream = self._make(number)
+            self._accept(stream, fields)
+            if end and stream.broken is None:
+                stream.on_end()
+        elif not self._was_open(number):
+            raise BadFrame("headers of a stream that was never opened")
+
+    def _on_settings(self, payload: bytes, flags: int, number: int) -> None:
+        self.is_greeted = True
+        if flags & h2.ACK:
+            return
+        if number:
+            raise BadFrame("settings of a stream")
+        for name, value in h2.read_settings(payload):
+            if name == h2.SETTING_WINDOW:
+                if value > h2.WINDOW_MAX:
+                    raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
+                change = value - self._stream_window
+                self._stream_window = value
+                for stream in list(self.streams.values()):
+                    stream.on_window(change)
+            elif name == h2.SETTING_FRAME_BYTES_MAX:
+                if not h2.FRAME_BYTES_DEFAULT <= value <= h2.FRAME_BYTES_MAX:
+                    raise BadFrame("frames of a size that cannot be")
+                self.frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
+            elif name == h2.SETTING_STREAMS_MAX:
+                self.streams_max = value
+        self._tell(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _on_ping(self, payload: bytes, flags: int, _number: int) -> None:
+        if not flags & h2.ACK:
+            self._tell(h2.frame(h2.PING, h2.ACK, 0, payload))
+
+    def _on_window_update(self, payload: bytes, _flags: int, number: int) -> None:
+        size = h2.read_uint32(payload) & h2.WINDOW_MAX
+        if number:
+            stream = self.streams.get(number)
+            if stream is not None:
+                stream.on_window(size)
+            return
+        self.window += size
+        if self.window > h2.WINDOW_MAX:
+            raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
+        waiters, self._window_waiters = self._window_waiters, deque()
+        for waiter in waiters:
+            _wake(waiter)
+
+    def _on_reset(self, payload: bytes, _flags: int, number: int) -> None:
+        code = h2.read_uint32(payload)
+        stream = self.streams.get(number)
+        if stream is None:
+            return
+        if code == h2.NO_ERROR and stream.at_end:
+            # It has said all that it had to say, and wants to hear no more.
+            stream.has_finished = True
+            self.forget(number)
+            return
+        stream.on_broken(_RESETS.get(code, f"it broke the stream, code {code}"))
+
+    def _on_go_away(self, payload: bytes, _flags: int, _number: int) -> None:
+        self.is_retired = True
+        last, code = h2.read_uint32(payload), h2.read_uint32(payload, 4)
+        for number, stream in list(self.streams.items()):
+            if number > last or code != h2.NO_ERROR:
+                stream.on_broken("it closed the connection")
+        if self.is_idle:
+            self.close("it closed the connection")
+
+    def _refuse(self, error: BadFrame) -> None:
+        """Say what is wrong as far as one can, and break off."""
+        if self.ended:
+            return
+        if self.is_greeted:
+            with suppress(OSError):
+                self._sock.send(h2.go_away(self._last_stream, error.code, str(error)))
+            self.close(f"it does not keep to HTTP/2: {error}")
+        else:
+            self.close("it answers, but not as a server of ours: another program listens there")
+
+    # Streams.
+
+    def _make(self, number: int) -> Http2Stream:
+        stream = self.streams[number] = Http2Stream(
+            self, number, window=self._stream_window, message_bytes_max=self._message_bytes_max
+        )
+        return stream
+
+    def forget(self, stream: int) -> None:
+        self.streams.pop(stream, None)
+        self.used_s = self._heard_s
+        if self.is_retired and not self.streams and self._accept is None:
+            # Nobody uses it, and nobody will.
+            self._loop.call_soon(self.close)
+
+    def _was_open(self, number: int) -> bool:
+        if self._accept is not None:
+            return number <= self._last_stream
+        return number % 2 == 1 and number < self._next_stream
+
+    # Time.
+
+    def _tick(self) -> None:
+        now_s = self._loop.time()
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+        if not self.is_greeted and now_s - self._born_s >= HANDSHAKE_S:
+            self.close("it takes connections but does not answer as a server of ours")
+        elif now_s - self._heard_s < _KEEPALIVE_S:
+            self._pinged_s = 0.0
+        elif not self._pinged_s:
+            self._pinged_s = now_s
+            # That it takes nothing is what the next look finds out.
+            with suppress(StreamBroken, BadFrame):
+                self._tell(h2.frame(h2.PING, 0, 0, _PING))
+        elif now_s - self._pinged_s >= _KEEPALIVE_TIMEOUT_S:
+            self.close("it fell silent")
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _ignore(_connection: Connection, _payload: bytes, _flags: int, _number: int) -> None:
+    """Priorities are only hints."""
+
+
+def _no_push(_connection: Connection, _payload: bytes, _flags: int, _number: int) -> None:
+    raise BadFrame("it pushes what nobody asked for")
+
+
+_HANDLERS: Final = {
+    h2.HEADERS: Connection._on_headers,
+    h2.PRIORITY: _ignore,
+    h2.RST_STREAM: Connection._on_reset,
+    h2.SETTINGS: Connection._on_settings,
+    h2.PUSH_PROMISE: _no_push,
+    h2.PING: Connection._on_ping,
+    h2.GOAWAY: Connection._on_go_away,
+    h2.WINDOW_UPDATE: Connection._on_window_update,
+    h2.CONTINUATION: Connection._on_continuation,
+}
+_RESETS: Final = {
+    h2.CANCEL: "the other side broke the stream",
+    h2.REFUSED_STREAM: "it takes no more streams",
+    h2.CALM_DOWN: "it is asked for too much",
+}

@@ -1,0 +1,414 @@
+"""One stream of a connection: messages in both directions, each within what the other side allows.
+
+Messages are those of gRPC: five bytes of head and the message itself. One that arrives whole within
+what was read from the socket is copied out of it once; a larger one gets memory of its own, into
+which the connection reads the rest of it straight from the socket. A message is sent from where it
+lies, in as few frames as the other side takes.
+
+Memory is bounded: the other side may send STREAM_WINDOW_BYTES beyond what was taken, and the rest
+of the message that it is in the middle of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from tailrace.transport.http2.frames import (
+    CANCEL,
+    DATA,
+    END_STREAM,
+    MESSAGE_HEAD,
+    MESSAGE_HEAD_BYTES,
+    WINDOW_MAX,
+    BadFrame,
+    head,
+    reset,
+    window_update,
+)
+
+Bytes: TypeAlias = bytes | memoryview
+
+STREAM_WINDOW_BYTES: Final = 4 << 20
+# From here on the memory of a message is Arrow's, which is not cleared before it is used.
+ARROW_BYTES_MIN: Final = 64 << 10
+
+STATUS_EXHAUSTED: Final = 8
+STATUS_UNIMPLEMENTED: Final = 12
+
+
+class Credit:
+    """What the other side may send, in lumps of half a window; pure."""
+
+    __slots__ = ("_half", "owed", "unread")
+
+    def __init__(self, window: int) -> None:
+        self._half = window // 2
+        # What came since we last gave credit, and how much of that nobody has taken yet.
+        self.owed = 0
+        self.unread = 0
+
+    def due(self) -> int:
+        """What is to be allowed again now; it counts as done."""
+        free = self.owed - self.unread
+        if free < self._half:
+            return 0
+        self.owed -= free
+        return free
+
+
+class StreamBroken(Exception):
+    """The stream was reset by the other side, or its connection is gone."""
+
+
+class Wire(Protocol):
+    """What a stream needs of its connection."""
+
+    window: int
+    frame_bytes_max: int
+    credit: Credit
+
+    def write(self, pieces: Sequence[Bytes], size: int) -> None:
+        """Raises StreamBroken when the connection is gone."""
+
+    @property
+    def is_clogged(self) -> bool: ...
+
+    async def drained(self) -> None:
+        """Until the connection is not clogged."""
+
+    def wait_for_window(self, waiter: asyncio.Future[None]) -> None: ...
+
+    def give_credit(self) -> None: ...
+
+    def forget(self, stream: int) -> None:
+        """The stream has ended on both sides."""
+
+
+class Owner(Protocol):
+    """Who uses a stream, and is told what happens on it."""
+
+    def on_headers(self, fields: dict[str, str], *, end: bool) -> None: ...
+
+    def on_refused(self, status: int, detail: str) -> None:
+        """What the other side sends is not taken; the stream is of no use any more."""
+
+    def on_broken(self, reason: str) -> None: ...
+
+
+class Http2Stream:
+    """One stream; one task receives, any number may send."""
+
+    __slots__ = (
+        "_filled",
+        "_head",
+        "_inbox",
+        "_message",
+        "_message_bytes_max",
+        "_receiver",
+        "_sending",
+        "_window_waiter",
+        "at_end",
+        "broken",
+        "credit",
+        "has_finished",
+        "number",
+        "owner",
+        "window",
+        "wire",
+    )
+
+    def __init__(self, wire: Wire, number: int, *, window: int, message_bytes_max: int) -> None:
+        self.wire = wire
+        self.number = number
+        self.window = window
+        self.owner: Owner | None = None
+        self.credit = Credit(STREAM_WINDOW_BYTES)
+        # The other side has finished; we have; why nothing can be done any more.
+        self.at_end = False
+        self.has_finished = False
+        self.broken: str | None = None
+        self._message_bytes_max = message_bytes_max
+        self._sending = asyncio.Lock()
+        self._window_waiter: asyncio.Future[None] | None = None
+        self._receiver: asyncio.Future[None] | None = None
+        self._inbox: deque[Bytes] = deque()
+        # The message that is coming: its head, then its bytes and how many there are.
+        self._head = b""
+        self._message: memoryview | None = None
+        self._filled = 0
+
+    # Sending.
+
+    async def send(
+        self,
+        pieces: Sequence[Bytes],
+        *,
+        before: bytes = b"",
+        after: bytes = b"",
+        end: bool = False,
+    ) -> None:
+        """Send a message that consists of these pieces, between two runs of whole frames."""
+        async with self._sending:
+            self._check_sending()
+            size = sum(map(len, pieces))
+            whole = size + MESSAGE_HEAD_BYTES
+            wire = self.wire
+            flags = END_STREAM if end else 0
+            if whole <= self.window and whole <= wire.window and whole <= wire.frame_bytes_max:
+                self.window -= whole
+                wire.window -= whole
+                start = before + head(whole, DATA, flags, self.number) + MESSAGE_HEAD.pack(0, size)
+                wire.write((start, *pieces, after), len(start) + size + len(after))
+            else:
+                await self._send_parts((MESSAGE_HEAD.pack(0, size), *pieces), before, after, flags)
+            if end:
+                self.has_finished = True
+                self._close_if_done()
+            if wire.is_clogged:
+                await wire.drained()
+
+    async def _send_parts(
+        self, pieces: Sequence[Bytes], before: bytes, after: bytes, flags: int
+    ) -> None:
+        """Send a message in as many frames as it takes, as the other side gives credit."""
+        rest = deque(memoryview(each) for each in pieces if each)
+        left = sum(map(len, rest))
+        wire = self.wire
+        if before:
+            wire.write((before,), len(before))
+        while left:
+            size = min(left, self.window, wire.window, wire.frame_bytes_max)
+            if size <= 0:
+                await self._more_window()
+                continue
+            self.window -= size
+            wire.window -= size
+            left -= size
+            start = head(size, DATA, 0 if left else flags, self.number)
+            wire.write((start, *_cut(rest, size)), len(start) + size)
+            if wire.is_clogged:
+                await wire.drained()
+                self._check_sending()
+        if after:
+            wire.write((after,), len(after))
+
+    async def _more_window(self) -> None:
+        waiter = self._window_waiter = asyncio.get_running_loop().create_future()
+        self.wire.wait_for_window(waiter)
+        try:
+            await waiter
+        finally:
+            self._window_waiter = None
+        self._check_sending()
+
+    async def finish(self, last: bytes) -> None:
+        """Send the frames that end our side: nothing follows them."""
+        async with self._sending:
+            if self.has_finished or self.broken is not None:
+                return
+            self.has_finished = True
+            self.wire.write((last,), len(last))
+            self._close_if_done()
+
+    def reset(self, code: int = CANCEL, reason: str = "the stream was cancelled here") -> None:
+        """Break it, and tell the other side."""
+        if self.broken is not None:
+            return
+        if not (self.at_end and self.has_finished):
+            # Who cannot be told needs not be told.
+            with suppress(StreamBroken):
+                self.wire.write((data := reset(self.number, code),), len(data))
+        self.on_broken(reason)
+
+    def hang_up(self, code: int) -> None:
+        """Send no more, and tell the other side to send no more; what has come can be taken."""
+        if self.broken is not None or (self.has_finished and self.at_end):
+            return
+        self.has_finished = True
+        try:
+            self.wire.write((data := reset(self.number, code),), len(data))
+        except StreamBroken:
+            # Who cannot be told needs not be told.
+            return
+        _wake(self._window_waiter)
+        self.wire.forget(self.number)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether somebody is in the middle of a message."""
+        return self._sending.locked()
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise StreamBroken(self.broken)
+
+    def _check_sending(self) -> None:
+        self.check()
+        if self.has_finished:
+            raise StreamBroken("the stream has ended")
+
+    def _close_if_done(self) -> None:
+        if self.at_end and self.has_finished:
+            self.wire.forget(self.number)
+
+    # Receiving.
+
+    async def recv(self) -> Bytes | None:
+        """The next message; None when the other side has finished."""
+        inbox = self._inbox
+        while not inbox:
+            self.check()
+            if self.at_end:
+                return None
+            waiter = self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            finally:
+                self._receiver = None
+        message = inbox.popleft()
+        size = len(message) + MESSAGE_HEAD_BYTES
+        self.credit.unread -= size
+        self.wire.credit.unread -= size
+        self._give_credit()
+        return message
+
+    def _give_credit(self) -> None:
+        if self.broken is None and not self.at_end:
+            due = self.credit.due()
+            if due:
+                update = window_update(self.number, due)
+                self.wire.write((update,), len(update))
+        self.wire.give_credit()
+
+    # What the connection tells.
+
+    def on_headers(self, fields: dict[str, str], *, end: bool) -> None:
+        if end:
+            self.on_end()
+        if self.owner is not None:
+            self.owner.on_headers(fields, end=end)
+
+    def room(self, size: int) -> memoryview | None:
+        """Where the next bytes of the message go, up to so many; None when they are to be told."""
+        if self._message is None:
+            return None
+        return self._message[self._filled : self._filled + size]
+
+    def on_filled(self, size: int) -> None:
+        """So many bytes stand in `room`."""
+        message = self._message
+        assert message is not None
+        self._filled += size
+        if self._filled == len(message):
+            self._message = None
+            self._arrived(message)
+
+    def on_data(self, data: memoryview) -> None:
+        """Bytes of messages; they stand there only now."""
+        at, end = 0, len(data)
+        while at < end and self.broken is None:
+            room = self.room(end - at)
+            if room is not None:
+                room[:] = data[at : at + len(room)]
+                at += len(room)
+                self.on_filled(len(room))
+                continue
+            missing = MESSAGE_HEAD_BYTES - len(self._head)
+            self._head += data[at : at + missing]
+            at += missing
+            if at > end:
+                return
+            compressed, size = MESSAGE_HEAD.unpack(self._head)
+            self._head = b""
+            if compressed or size > self._message_bytes_max:
+                self._refuse(compressed, size)
+            elif size <= end - at:
+                self._arrived(bytes(data[at : at + size]))
+                at += size
+            else:
+                self._filled = 0
+                self._message = _memory(size)
+
+    def _refuse(self, compressed: int, size: int) -> None:
+        if compressed:
+            refusal = STATUS_UNIMPLEMENTED, "compressed messages are not taken"
+        else:
+            limit = self._message_bytes_max
+            refusal = STATUS_EXHAUSTED, f"a message of {size} bytes is larger than {limit}"
+        if self.owner is not None:
+            self.owner.on_refused(*refusal)
+
+    def _arrived(self, message: Bytes) -> None:
+        size = len(message) + MESSAGE_HEAD_BYTES
+        self.credit.unread += size
+        self.wire.credit.unread += size
+        self._inbox.append(message)
+        _wake(self._receiver)
+
+    def on_counted(self, size: int) -> None:
+        """So many bytes came, in whatever form: they count against what we allow."""
+        self.credit.owed += size
+        self._give_credit()
+
+    def on_window(self, size: int) -> None:
+        self.window += size
+        if self.window > WINDOW_MAX:
+            raise BadFrame("a window that is larger than any")
+        _wake(self._window_waiter)
+
+    def on_end(self) -> None:
+        """The other side has finished."""
+        if self._message is not None or self._head:
+            self.on_broken("it ended within a message")
+            return
+        self.at_end = True
+        _wake(self._receiver)
+        self._close_if_done()
+
+    def on_broken(self, reason: str) -> None:
+        if self.broken is not None:
+            return
+        self.broken = reason
+        self.drop()
+        self._message = None
+        _wake(self._window_waiter)
+        _wake(self._receiver)
+        self.wire.forget(self.number)
+        if self.owner is not None:
+            self.owner.on_broken(reason)
+
+    def drop(self) -> None:
+        """What has come and was not taken will not be taken."""
+        self.wire.credit.unread -= self.credit.unread
+        self.credit.unread = 0
+        self._inbox.clear()
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _cut(rest: deque[memoryview], size: int) -> list[memoryview]:
+    """Take so many bytes off the front."""
+    taken: list[memoryview] = []
+    while size:
+        piece = rest.popleft()
+        if len(piece) > size:
+            rest.appendleft(piece[size:])
+            piece = piece[:size]
+        taken.append(piece)
+        size -= len(piece)
+    return taken
+
+
+def _memory(size: int) -> memoryview:
+    if size < ARROW_BYTES_MIN:
+        return memoryview(bytearray(size))
+    return memoryview(pa.allocate_buffer(size)).cast("B")
