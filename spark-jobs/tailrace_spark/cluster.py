@@ -47,6 +47,8 @@ TOPIC_WAIT_S: Final = 2.0
 TOPIC_POLL_S: Final = 0.1
 # How many topics are looked up at once.
 LOOK_UPS_MAX: Final = 16
+# Tasks read much: brokers may send them as much at a time as they send anybody.
+MESSAGE_BYTES: Final = 4 << 20
 # Connections that stay between two triggers, or two tasks: those to the leaders of a topic.
 IDLE_CONNECTIONS_MAX: Final = 16
 # What a call may take beyond the deadline that it has itself.
@@ -142,6 +144,7 @@ class Cluster:
             clock=self.clock,
             rng=self.rng,
             credit_bytes=credit_bytes,
+            partition_bytes=MESSAGE_BYTES,
             topic_id=wanted.topic_id,
             last_epoch=wanted.last_epoch,
             topic_timeout_ms=self._timeout_ms,

@@ -7,6 +7,7 @@ read is a `Loss`: DataLost, or with failOnDataLoss=false a line in the log with 
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +34,7 @@ from tailrace_spark.losses import tell
 from tailrace_spark.offsets import UNKNOWN_COUNT, Loss, ReadRange
 from tailrace_spark.options import BOOTSTRAP, ReadOptions
 
-JOINED_BYTES: Final = 1 << 20
+JOINED_BYTES: Final = 4 << 20
 """Stored batches are joined up to about so much."""
 
 _LOG: Final = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Itera
 def _prepare_worker() -> None:
     """Once in a worker: the process is there for our tasks, so its memory is ours to arrange."""
     keep_freed_memory()
+    # What was imported stays for ever: nobody has to look for garbage in it again and again.
+    gc.freeze()
 
 
 class _Reading:

@@ -61,7 +61,7 @@ class BrokerSettings:
     link_stall_timeout_ms: int = 30_000
     # One pushed frame of a replica link, and one response of a fetch stream, gather this much.
     link_frame_bytes: int = 1 * _MIB
-    fetch_response_bytes: int = 1 * _MIB
+    fetch_response_bytes: int = 2 * _MIB
     # How much credit a fetching client can have outstanding.
     fetch_credit_bytes_max: int = 256 * _MIB
     # Bytes that were read for clients and not yet taken by them, over all streams.

@@ -38,6 +38,9 @@ STREAM_WINDOW_BYTES: Final = 4 << 20
 # From here on the memory of a message is Arrow's, which is not cleared before it is used.
 ARROW_BYTES_MIN: Final = 64 << 10
 
+# Not that of Arrow itself, which gives freed memory back soon: see process.keep_freed_memory.
+_POOL: Final = pa.system_memory_pool()
+
 STATUS_EXHAUSTED: Final = 8
 STATUS_UNIMPLEMENTED: Final = 12
 
@@ -411,4 +414,4 @@ def _cut(rest: deque[memoryview], size: int) -> list[memoryview]:
 def _memory(size: int) -> memoryview:
     if size < ARROW_BYTES_MIN:
         return memoryview(bytearray(size))
-    return memoryview(pa.allocate_buffer(size)).cast("B")
+    return memoryview(pa.allocate_buffer(size, _POOL)).cast("B")
