@@ -21,6 +21,8 @@ numbers in a queue follow one another without a gap.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -37,6 +39,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.model import NO_PRODUCER_ID, TopicPartition
+from tailrace.record.build import RECORD_OVERHEAD_BYTES as BUILT_OVERHEAD_BYTES
 from tailrace.record.build import BatchBuilder, HeaderPair, batch_from_columns
 from tailrace.record.header import HEADER_BYTES, SEQUENCE_MODULUS, assemble, read_header
 from tailrace.record.view import BatchView
@@ -218,6 +221,44 @@ class Accumulator(Generic[W]):
         batch.memory_bytes += size
         self.memory_bytes += size
         return batch
+
+    def add_run(
+        self,
+        queue: Queue[W],
+        values: Sequence[bytes],
+        times: array[int],
+        ends: Sequence[int],
+        at: int,
+        end: int,
+        *,
+        room: int,
+    ) -> int:
+        """As `add` for the values from `at` to `end`, as many as have room; how many those are.
+
+        `ends`: how many bytes all values up to each have. `room`: what may be added to the memory.
+        """
+        batch = queue.batches[-1] if queue.batches else None
+        if batch is None or batch.builder is None or batch.state is not State.OPEN:
+            return 0
+        builder = batch.builder
+        # Of the last one more is asked than it will take, as of any that is added alone.
+        spare = (
+            queue.batch_bytes - builder.size_bytes - RECORD_OVERHEAD_BYTES + BUILT_OVERHEAD_BYTES
+        )
+        taken = _fitting(ends, at, end, each=BUILT_OVERHEAD_BYTES, room=spare)
+        if taken < end - at:
+            # It is full, and waits for nothing more.
+            batch.state = State.WAITING
+        taken = min(taken, _fitting(ends, at, end, each=RECORD_OVERHEAD_BYTES, room=room))
+        if not taken:
+            return 0
+        added = ends[at + taken - 1] - (ends[at - 1] if at else 0)
+        builder.extend(values[at : at + taken], times[at : at + taken], added)
+        batch.count += taken
+        size = added + RECORD_OVERHEAD_BYTES * taken
+        batch.memory_bytes += size
+        self.memory_bytes += size
+        return taken
 
     def open_batch(
         self,
@@ -620,6 +661,12 @@ class Accumulator(Generic[W]):
 
 def _s(number: int) -> str:
     return "" if number == 1 else "s"
+
+
+def _fitting(ends: Sequence[int], at: int, end: int, *, each: int, room: int) -> int:
+    """How many of the values from `at` to `end`, with so much beside each, have room."""
+    before = (ends[at - 1] if at else 0) - each * (1 - at)
+    return bisect_right(range(at, end), room, key=lambda i: ends[i] - before + each * i)
 
 
 def record_size(

@@ -12,6 +12,7 @@ from tailrace.client.admin import AdminCore
 from tailrace.client.arguments import Headers
 from tailrace.client.asking import REQUEST_TIMEOUT_MS
 from tailrace.client.delivery import BatchDelivery, Callback, Delivery
+from tailrace.client.handing import Run
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.partitioner import Partitioner, partitioner_for
 from tailrace.client.producer import CLOSE_TIMEOUT_MS, ProducerCore
@@ -99,6 +100,11 @@ class Producer:
         return self._core.send(
             topic, value, key, headers, partition, timestamp_ms, callback=callback
         )
+
+    async def send_run(self, run: Run) -> None:
+        """For the Producer that blocks: many records at once."""
+        self._is_open = True
+        await self._core.send_run(run)
 
     async def send_batch(
         self,

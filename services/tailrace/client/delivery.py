@@ -132,15 +132,15 @@ class Delivery(Awaitable[RecordMetadata]):
     Who stops waiting does not take the record back: it is on its way, and others may wait too.
     """
 
-    __slots__ = ("_index", "_outcome", "_timestamp_ms")
+    __slots__ = ("_timestamp_ms", "index", "outcome")
 
     def __init__(self, outcome: BatchOutcome, index: int, timestamp_ms: int) -> None:
-        self._outcome = outcome
-        self._index = index
+        self.outcome = outcome
+        self.index = index
         self._timestamp_ms = timestamp_ms
 
     def done(self) -> bool:
-        return self._outcome.piece(self._index) is not None
+        return self.outcome.piece(self.index) is not None
 
     def cancelled(self) -> bool:
         """Never: what was handed over cannot be taken back."""
@@ -148,22 +148,22 @@ class Delivery(Awaitable[RecordMetadata]):
 
     def result(self) -> RecordMetadata:
         """Where the record is; raises why it failed. InvalidStateError while it is on its way."""
-        piece = self._outcome.piece(self._index)
+        piece = self.outcome.piece(self.index)
         if piece is None:
             raise asyncio.InvalidStateError("the record is still on its way")
         if piece.error is not None:
             raise piece.error
-        partition = self._outcome.partition
+        partition = self.outcome.partition
         has_place = piece.base_offset >= 0
         return RecordMetadata(
             partition.topic,
             partition.partition,
-            piece.base_offset + self._index - piece.first if has_place else NO_OFFSET,
+            piece.base_offset + self.index - piece.first if has_place else NO_OFFSET,
             piece.append_time_ms if piece.append_time_ms >= 0 else self._timestamp_ms,
         )
 
     def exception(self) -> TailraceError | None:
-        piece = self._outcome.piece(self._index)
+        piece = self.outcome.piece(self.index)
         if piece is None:
             raise asyncio.InvalidStateError("the record is still on its way")
         return piece.error
@@ -174,7 +174,7 @@ class Delivery(Awaitable[RecordMetadata]):
         if self.done():
             loop.call_soon(told, self)
         else:
-            self._outcome.when_known(self._index, lambda: loop.call_soon(told, self))
+            self.outcome.when_known(self.index, lambda: loop.call_soon(told, self))
 
     def call_back(self, callback: Callback) -> None:
         """Call `callback(metadata, error)`, one of them None, at once when the fate is known."""
@@ -186,12 +186,12 @@ class Delivery(Awaitable[RecordMetadata]):
             except Exception:  # noqa: BLE001 - the program's bug must not stop the producer.
                 _LOG.exception("a callback of a producer raised")
 
-        self._outcome.when_known(self._index, tell)
+        self.outcome.when_known(self.index, tell)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.done():
             # A future of its own: to cancel who waits for one record must not disturb the others.
-            yield from wait_for(self._outcome, self._index).__await__()
+            yield from wait_for(self.outcome, self.index).__await__()
         return self.result()
 
 

@@ -35,6 +35,8 @@ from tailrace.client.delivery import (
     Delivery,
     wait_for,
 )
+from tailrace.client.filling import Filling
+from tailrace.client.handing import Run
 from tailrace.client.identity import Identity, read_state, written_state
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.metadata import MetadataWatcher, TopicPicture
@@ -113,6 +115,16 @@ class ProducerCore:
         self._leaderless: dict[TopicPartition, Queue[BatchOutcome]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._timers: Timers[Queue[BatchOutcome]] = Timers()
+        self._filling = Filling(
+            self._accumulator,
+            self._topics,
+            self._lifetime,
+            buffer_memory=settings.buffer_memory,
+            ready_for=self._ready_for,
+            open_batch=lambda known, queue, value, time_ms, size: self._open(
+                known, queue, value, None, None, time_ms, size
+            ),
+        )
         self._room = asyncio.Event()
         self._epoch_due = asyncio.Event()
         self._epoch_begun = asyncio.Event()
@@ -178,6 +190,10 @@ class ProducerCore:
             self._untaken_bytes = 0
             await asyncio.sleep(0)
         return delivery
+
+    async def send_run(self, run: Run) -> None:
+        """Hand over records that differ only in value and time; the run tells of each."""
+        await self._filling.fill(run)
 
     async def send_batch(
         self,

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, Unpack
 from weakref import WeakSet
 
 from tailrace.client import asynchronous
-from tailrace.client.accumulator import record_size
+from tailrace.client.accumulator import RECORD_OVERHEAD_BYTES, record_size
 from tailrace.client.admin import LATEST, FoundOffset, OffsetSpec
 from tailrace.client.arguments import Headers, check_columns, check_place, header_pairs
 from tailrace.client.asking import REQUEST_TIMEOUT_MS
-from tailrace.client.background import Background, background
-from tailrace.client.delivery import BatchMetadata, Callback, Delivery, RecordMetadata
+from tailrace.client.background import background
+from tailrace.client.delivery import BatchMetadata, Callback
 from tailrace.client.describing import ClusterDescription, TopicDescription
 from tailrace.client.group_admin import (
     GroupDescription,
@@ -31,12 +31,13 @@ from tailrace.client.group_admin import (
     PositionReset,
     ResetTo,
 )
+from tailrace.client.handing import RUN_RECORDS_MAX, DeliveryFuture, Run, Shared
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.moving import Move, Progress
 from tailrace.client.operations import BrokerState, Deleted, Elected, LeaderChoice
 from tailrace.client.partitioner import Partitioner
 from tailrace.client.producer import CLOSE_TIMEOUT_MS
-from tailrace.client.serializers import Serializer, serializer_for
+from tailrace.client.serializers import Serializer, from_bytes_like, serializer_for
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.client.trouble import because
@@ -50,100 +51,6 @@ INBOX_BYTES_MAX: Final = 4 << 20
 EXIT_TIMEOUT_MS: Final = 5_000
 THREAD_TIMEOUT_S: Final = 5.0
 """How much longer than it is told to take a call in the loop may take before it is given up."""
-
-
-class DeliveryFuture:
-    """The future of one record, as `concurrent.futures` has them; it cannot be cancelled."""
-
-    __slots__ = ("_background", "_delivery", "_error", "_known", "_why")
-
-    def __init__(self, background_: Background, why: Callable[[], str] = str) -> None:
-        self._background = background_
-        # Asked for the reason when somebody has waited in vain.
-        self._why = why
-        self._delivery: Delivery | None = None
-        self._error: BaseException | None = None
-        # Those who asked before the record was in the producer's buffer; only the loop calls them.
-        self._known: list[Callable[[], object]] = []
-
-    def done(self) -> bool:
-        delivery = self._delivery
-        return self._error is not None or (delivery is not None and delivery.done())
-
-    def cancel(self) -> bool:
-        """False: what was handed over cannot be taken back."""
-        return False
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is, or why it failed; TimeoutError after so many seconds."""
-        self._wait(timeout)
-        if self._error is not None:
-            raise self._error
-        assert self._delivery is not None
-        return self._delivery.result()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._wait(timeout)
-        if self._error is not None:
-            return self._error
-        assert self._delivery is not None
-        return self._delivery.exception()
-
-    def add_done_callback(self, told: Callable[[DeliveryFuture], object]) -> None:
-        """Call it in the producer's thread once the fate is known; it must not take long."""
-        self._background.loop.call_soon_threadsafe(self._when_done, lambda: told(self))
-
-    # Called in the loop.
-
-    def accepted(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._tell()
-
-    def refused(self, error: BaseException) -> None:
-        self._error = error
-        self._tell()
-
-    def _tell(self) -> None:
-        known, self._known = self._known, []
-        for told in known:
-            told()
-
-    def _when_done(self, told: Callable[[], object]) -> None:
-        if self.done():
-            told()
-        elif self._delivery is not None:
-            self._delivery.add_done_callback(lambda _: told())
-        else:
-            self._known.append(lambda: self._when_done(told))
-
-    def _wait(self, timeout: float | None) -> None:
-        if self.done():
-            return
-        self._background.check_not_inside()
-        ended: Future[None] = Future()
-
-        def tell() -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        self._background.loop.call_soon_threadsafe(self._when_done, tell)
-        try:
-            ended.result(timeout)
-        except FutureTimeout:
-            why = because(self._why())
-            raise TimeoutError(f"not acknowledged within {timeout} s{why}") from None
-
-
-class _Item(NamedTuple):
-    """A record in the queue, or (future None) a mark: everything before it was handed over."""
-
-    future: DeliveryFuture | None
-    arguments: tuple[Any, ...]
-    callback: Callback | None
-    mark: Future[None] | None = None
 
 
 class Producer:
@@ -171,13 +78,18 @@ class Producer:
         self._trouble = self._producer.trouble
         self._checked: object = self
         self.client_id = self._settings.client_id
-        self._clock = SystemClock()
+        self._wall_ms = SystemClock().wall_ms
         self._lifetime = Lifetime("producer")
         self._background = background()
         self._inbox_bytes_max = min(INBOX_BYTES_MAX, self._settings.buffer_memory)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._inbox: deque[_Item] = deque()
+        self._shared = Shared(self._background, self._trouble)
+        # Runs of records, and marks: everything before them was handed over.
+        self._inbox: deque[Run | Future[None]] = deque()
+        # The last run of the queue, while more may join it.
+        self._run: Run | None = None
+        self._is_plain = self._key is from_bytes_like and self._value is from_bytes_like
         self._inbox_bytes = 0
         self._is_pumping = False
         _OPEN.add(self)
@@ -206,19 +118,43 @@ class Producer:
         future. `callback(metadata, error)` is called in the producer's thread, also when the record
         could not be handed over.
         """
+        # This runs for every record: it is written out where a call would cost more than its work.
         if self._lifetime.is_over:
             self._lifetime.check()
-        # For every record: a topic that was good once is good again.
+        # A topic that was good once is good again.
         if topic is not self._checked or partition is not None or timestamp_ms is not None:
             check_place(topic, partition, timestamp_ms)
             self._checked = topic
-        value, key = self._value(value), self._key(key)
-        pairs = header_pairs(headers) if headers else None
-        time_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        future = DeliveryFuture(self._background, self._trouble)
-        item = _Item(future, (topic, value, key, pairs, partition, time_ms), callback)
-        self._put(item, record_size(value, key, pairs))
-        return future
+        if not (self._is_plain and type(value) is bytes and key is None):
+            value, key = self._value(value), self._key(key)
+        time_ms = self._wall_ms() if timestamp_ms is None else timestamp_ms
+        if headers or callback or not (key is None is partition and type(value) is bytes):
+            pairs = header_pairs(headers) if headers else None
+            run = Run(topic, place=(value, key, pairs, partition), callback=callback)
+            size = record_size(value, key, pairs)
+        else:
+            run = None
+            size = RECORD_OVERHEAD_BYTES + len(value)
+        with self._lock:
+            if self._inbox_bytes + size > self._inbox_bytes_max and self._inbox:
+                self._wait_for_room(size)
+            if run is None:
+                run = self._run
+                if run is None or run.topic is not topic or len(run.times) >= RUN_RECORDS_MAX:
+                    run = self._run = Run(topic)
+                    self._inbox.append(run)
+            else:
+                self._run = None
+                self._inbox.append(run)
+            number = len(run.times)
+            run.times.append(time_ms)
+            if run.place is None:
+                run.values.append(value)
+            self._inbox_bytes += size
+            is_pumping, self._is_pumping = self._is_pumping, True
+        if not is_pumping:
+            self._background.loop.call_soon_threadsafe(self._start_pump)
+        return DeliveryFuture(run, number, self._shared)
 
     def send_batch(
         self,
@@ -269,6 +205,7 @@ class Producer:
         _OPEN.discard(self)
         with self._lock:
             left, self._inbox = self._inbox, deque()
+            self._run = None
             self._room.notify_all()
         error = ClientClosed("the producer was closed before the record was handed over")
         self._background.loop.call_soon_threadsafe(_refuse_all, left, error)
@@ -302,17 +239,6 @@ class Producer:
 
     # The queue into the loop.
 
-    def _put(self, item: _Item, size: int) -> None:
-        with self._lock:
-            if self._inbox_bytes + size > self._inbox_bytes_max and self._inbox:
-                self._wait_for_room(size)
-            self._inbox.append(item)
-            self._inbox_bytes += size
-            if self._is_pumping:
-                return
-            self._is_pumping = True
-        self._background.loop.call_soon_threadsafe(self._start_pump)
-
     def _wait_for_room(self, size: int) -> None:
         self._background.check_not_inside()
         limit_s = self._settings.max_block_ms / 1000
@@ -336,7 +262,12 @@ class Producer:
         """Wait until all that was sent before is in the producer's buffer."""
         self._background.check_not_inside()
         mark: Future[None] = Future()
-        self._put(_Item(None, (), None, mark), 0)
+        with self._lock:
+            self._run = None
+            self._inbox.append(mark)
+            is_pumping, self._is_pumping = self._is_pumping, True
+        if not is_pumping:
+            self._background.loop.call_soon_threadsafe(self._start_pump)
         try:
             mark.result(timeout_s)
         except FutureTimeout:
@@ -352,29 +283,31 @@ class Producer:
         """Take all that is in the queue, in order, until it is empty."""
         while True:
             with self._lock:
-                items, self._inbox = self._inbox, deque()
+                runs, self._inbox = self._inbox, deque()
+                self._run = None
                 self._inbox_bytes = 0
                 self._room.notify_all()
-                if not items:
+                if not runs:
                     self._is_pumping = False
                     return
-            for item in items:
-                await self._hand_over_one(item)
+            for run in runs:
+                if isinstance(run, Future):
+                    _mark(run)
+                else:
+                    await self._hand_over_run(run)
 
-    async def _hand_over_one(self, item: _Item) -> None:
-        if item.mark is not None:
-            if not item.mark.done():
-                item.mark.set_result(None)
+    async def _hand_over_run(self, run: Run) -> None:
+        if run.place is None:
+            await self._producer.send_run(run)
             return
-        assert item.future is not None
         try:
-            delivery = await self._producer.send(*item.arguments, callback=item.callback)
+            delivery = await self._producer.send(
+                run.topic, *run.place, run.times[0], callback=run.callback
+            )
         except (TailraceError, TypeError, ValueError) as error:
-            item.future.refused(error)
-            if item.callback is not None and isinstance(error, TailraceError):
-                item.callback(None, error)
+            run.refuse(0, 1, error)
         else:
-            item.future.accepted(delivery)
+            run.put(0, 1, delivery.outcome, delivery.index)
 
 
 class Admin:
@@ -645,12 +578,17 @@ async def _call(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def _refuse_all(items: Iterable[_Item], error: TailraceError) -> None:
-    for item in items:
-        if item.future is not None:
-            item.future.refused(error)
-        if item.mark is not None and not item.mark.done():
-            item.mark.set_result(None)
+def _refuse_all(runs: Iterable[Run | Future[None]], error: TailraceError) -> None:
+    for run in runs:
+        if isinstance(run, Future):
+            _mark(run)
+        else:
+            run.refuse_rest(error)
+
+
+def _mark(mark: Future[None]) -> None:
+    if not mark.done():
+        mark.set_result(None)
 
 
 _OPEN: Final[WeakSet[Producer]] = WeakSet()

@@ -8,7 +8,7 @@ builder that refuses a record is left as it was.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, TypedDict, Unpack, cast
 
 import pyarrow as pa
@@ -154,6 +154,24 @@ class BatchBuilder:
         self._values.append(value)
         if pairs or self._headers_ends:
             self._append_headers(pairs)
+        self.size_bytes = size_bytes
+
+    def extend(self, values: Sequence[bytes], times: array[int], value_bytes: int) -> None:
+        """Append records without keys and headers, whose values have so many bytes in all.
+
+        Times are not before 1970. BatchTooLarge leaves all of them out.
+        """
+        size_bytes = self.size_bytes + value_bytes + RECORD_OVERHEAD_BYTES * len(values)
+        if self._headers_ends:
+            size_bytes += HEADERS_OVERHEAD_BYTES * len(values)
+        if size_bytes > self._limit_bytes:
+            raise BatchTooLarge(f"a batch of {size_bytes} bytes, limit {self._limit_bytes}")
+        self._timestamps.extend(times)
+        if self._keys:
+            self._keys += [None] * (len(self._values) + len(values) - len(self._keys))
+        self._values += values
+        if self._headers_ends:
+            self._headers_ends.extend([len(self._entry_keys)] * len(values))
         self.size_bytes = size_bytes
 
     def build(self, **fields: Unpack[BatchFields]) -> bytes:

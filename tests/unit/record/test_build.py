@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -275,3 +276,26 @@ def test_the_largest_batch_survives_compaction() -> None:
     compacted = BatchView(compacted_batch(view.header, view.record_batch(), deltas))
     assert compacted.header.body_bytes > PRODUCED_BODY_BYTES_MAX
     assert compacted.record_batch().num_rows == count
+
+
+def test_extending_is_appending_each_whatever_is_there_already() -> None:
+    for first in ({}, {"key": b"k"}, {"headers": [("a", b"1")]}):
+        one, many = BatchBuilder(), BatchBuilder()
+        for builder in (one, many):
+            builder.append(b"first", timestamp_ms=5, **first)
+        values, times = [b"a", b"", b"cc"], array("q", [6, 7, 8])
+        for value, time_ms in zip(values, times, strict=True):
+            one.append(value, None, time_ms)
+        many.extend(values, times, 3)
+        assert many.size_bytes == one.size_bytes
+        for builder in (one, many):
+            builder.append(b"last", key=b"l", timestamp_ms=9, headers=[("b", None)])
+        assert many.build() == one.build()
+
+
+def test_a_run_that_does_not_fit_is_left_out_whole() -> None:
+    builder = BatchBuilder(limit_bytes=1_000)
+    builder.append(b"a")
+    with pytest.raises(BatchTooLarge):
+        builder.extend([bytes(500)] * 2, array("q", [1, 2]), 1_000)
+    assert builder.count == 1

@@ -1,0 +1,77 @@
+"""Runs of records, and what their futures say, before, while and after they get a place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.client.background import background
+from tailrace.client.delivery import BatchOutcome, Delivery, RecordMetadata
+from tailrace.client.handing import DeliveryFuture, Run, Shared
+from tailrace.errors import BatchTooLarge, ClientClosed, TailraceError
+from tailrace.model import TopicPartition
+
+OUTCOME_OF = TopicPartition("t", 2)
+SHARED = Shared(background(), lambda: "nobody listens")
+
+
+def run_of(count: int) -> tuple[Run, list[DeliveryFuture]]:
+    run = Run("t")
+    run.times.extend(range(100, 100 + count))
+    run.values.extend([b"v"] * count)
+    return run, [DeliveryFuture(run, number, SHARED) for number in range(count)]
+
+
+def test_records_of_a_run_end_in_several_batches() -> None:
+    run, futures = run_of(5)
+    assert not any(each.done() for each in futures)
+    first, second = BatchOutcome(OUTCOME_OF), BatchOutcome(OUTCOME_OF)
+    run.put(0, 2, first, 7)
+    run.put(2, 2, second, 0)
+    too_large = BatchTooLarge("no")
+    run.refuse(4, 1, too_large)
+    assert [each.done() for each in futures] == [False, False, False, False, True]
+    first.stored(0, 9, base_offset=50)
+    assert futures[1].result() == RecordMetadata("t", 2, 58, 101)
+    assert futures[1].exception() is None
+    second.failed(0, 2, lost := TailraceError("lost"))
+    assert futures[2].exception() is lost
+    with pytest.raises(BatchTooLarge):
+        futures[4].result()
+    assert futures[4].exception() is too_large
+    assert isinstance(run.find(0), Delivery)
+
+
+def test_who_asks_before_there_is_a_place_is_told_when_all_is_known() -> None:
+    run, futures = run_of(2)
+    with pytest.raises(TimeoutError, match="nobody listens"):
+        futures[0].result(timeout=0.01)
+    told: list[DeliveryFuture] = []
+    futures[0].add_done_callback(told.append)
+    outcome = BatchOutcome(OUTCOME_OF)
+
+    async def happen() -> None:
+        run.put(0, 1, outcome, 0)
+        assert told == []
+        outcome.stored(0, 1, base_offset=3)
+
+    background().wait(happen())
+    assert futures[0].result(timeout=5).offset == 3
+    background().wait(_turn())
+    assert told == [futures[0]]
+
+
+async def _turn() -> None:
+    """What was called before in the loop is done."""
+
+
+def test_what_has_no_place_at_the_end_is_refused_and_callbacks_are_told_once() -> None:
+    run, futures = run_of(3)
+    run.put(0, 1, BatchOutcome(OUTCOME_OF), 0)
+    run.refuse_rest(closed := ClientClosed("closed"))
+    assert [each.done() for each in futures] == [False, True, True]
+    assert futures[2].exception() is closed
+    told: list[object] = []
+    alone = Run("t", place=(b"v", b"k", None, 0), callback=lambda *each: told.append(each))
+    alone.times.append(1)
+    alone.refuse(0, 1, closed)
+    assert told == [(None, closed)]
