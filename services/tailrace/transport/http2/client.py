@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from functools import lru_cache
@@ -368,7 +369,7 @@ def _request_block(address: str, method: str, timeout: str) -> bytes:
         (":scheme", "http"),
         (":path", method),
         (":authority", address),
-        ("te", "trailers"),
+        ("te", "trailers"),  # codespell:ignore
         ("content-type", "application/grpc"),
         ("user-agent", "tailrace"),
     ]
@@ -401,4 +402,5 @@ def raise_unless_cancelled(reason: str) -> None:
 def _why(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "the name of the host is not known"
-    return plain_reason(error.strerror or str(error))
+    # What asyncio says instead of the system's own words is of no use to people.
+    return plain_reason(os.strerror(error.errno) if error.errno else str(error))

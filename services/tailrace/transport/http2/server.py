@@ -147,6 +147,7 @@ class Http2Server:
 
         def done(task: asyncio.Task[None]) -> None:
             self._running.pop(task, None)
+            serving.ended()
             if connections is not None:
                 connections.leave(peer)
 
@@ -232,6 +233,12 @@ class _Serving:
             # The caller is gone, and asks no more.
             return
         self._finished()
+
+    def ended(self) -> None:
+        """The task is over. One that was cancelled before it ran has told nobody."""
+        stream = self.stream
+        if stream.broken is None and not stream.has_finished:
+            _end_at_once(stream, *self._refusal)
 
     def _finished(self) -> None:
         """All was said. What the caller still sends is of no interest."""

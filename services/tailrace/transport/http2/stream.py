@@ -120,6 +120,7 @@ class Http2Stream:
         "broken",
         "credit",
         "has_finished",
+        "is_deaf",
         "number",
         "owner",
         "window",
@@ -136,6 +137,8 @@ class Http2Stream:
         self.at_end = False
         self.has_finished = False
         self.broken: str | None = None
+        # Nobody wants to hear what still comes: it is thrown away.
+        self.is_deaf = False
         self._message_bytes_max = message_bytes_max
         self._sending = asyncio.Lock()
         self._window_waiter: asyncio.Future[None] | None = None
@@ -315,7 +318,7 @@ class Http2Stream:
     def on_data(self, data: memoryview) -> None:
         """Bytes of messages; they stand there only now."""
         at, end = 0, len(data)
-        while at < end and self.broken is None:
+        while at < end and not self.is_deaf:
             room = self.room(end - at)
             if room is not None:
                 room[:] = data[at : at + len(room)]
@@ -339,6 +342,8 @@ class Http2Stream:
                 self._message = _memory(size)
 
     def _refuse(self, compressed: int, size: int) -> None:
+        # What follows is the inside of a message: no head of another.
+        self.is_deaf = True
         if compressed:
             refusal = STATUS_UNIMPLEMENTED, "compressed messages are not taken"
         else:
@@ -379,7 +384,6 @@ class Http2Stream:
             return
         self.broken = reason
         self.drop()
-        self._message = None
         _wake(self._window_waiter)
         _wake(self._receiver)
         self.wire.forget(self.number)
@@ -387,7 +391,9 @@ class Http2Stream:
             self.owner.on_broken(reason)
 
     def drop(self) -> None:
-        """What has come and was not taken will not be taken."""
+        """What has come and was not taken will not be taken, nor what comes."""
+        self.is_deaf = True
+        self._message = None
         self.wire.credit.unread -= self.credit.unread
         self.credit.unread = 0
         self._inbox.clear()
