@@ -336,7 +336,11 @@ class Drivers:
 
 
 def until(
-    what: str, check: Callable[[], bool], *, alive: Callable[[], bool], within_s: float = 180.0
+    what: str,
+    check: Callable[[], bool],
+    *,
+    alive: Callable[[], bool],
+    within_s: float = QUERY_TIMEOUT_S,
 ) -> None:
     """Wait for a moment of some work; work that is over has missed it."""
     end = time.monotonic() + within_s
