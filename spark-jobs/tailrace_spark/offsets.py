@@ -132,11 +132,7 @@ def plan(start: Offsets, end: Offsets, *, min_partitions: int = 0) -> Plan:
     if end.began:
         start = Offsets(end.began)
     ranges: list[ReadRange] = []
-    losses = [
-        Loss(topic=name, partition=None, count=UNKNOWN_COUNT, why="the topic was deleted")
-        for name in sorted(start.topics)
-        if name not in end.topics
-    ]
+    losses = [_not_read(name) for name in sorted(start.topics) if name not in end.topics]
     for name in sorted(end.topics):
         wanted, known = end.topics[name], start.topics.get(name)
         if known is not None and known.topic_id != wanted.topic_id:
@@ -181,9 +177,7 @@ def differences(start: Offsets, latest: Offsets) -> list[Loss]:
     for name in sorted(start.topics):
         known, found = start.topics[name], latest.topics.get(name)
         if found is None:
-            losses.append(
-                Loss(topic=name, partition=None, count=UNKNOWN_COUNT, why="the topic was deleted")
-            )
+            losses.append(_not_read(name))
         elif found.topic_id != known.topic_id:
             losses.append(_made_anew(name, known.topic_id, found.topic_id))
     return losses
@@ -294,6 +288,12 @@ def _later(before: Position | None, now: Position) -> Position:
 
 def _same(one: Mapping[str, TopicOffsets], other: Mapping[str, TopicOffsets]) -> bool:
     return _topics_to_json(one) == _topics_to_json(other)
+
+
+def _not_read(topic: str) -> Loss:
+    """Where the query was, and will not be: the options may be others than those before."""
+    why = "the topic was deleted, or the query's options no longer choose it"
+    return Loss(topic=topic, partition=None, count=UNKNOWN_COUNT, why=why)
 
 
 def _made_anew(topic: str, old: str, new: str) -> Loss:

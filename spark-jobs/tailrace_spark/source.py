@@ -172,11 +172,13 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Asked for more than once, and answered once."""
         if self._initial is None:
             cluster, options = self._cluster(), self._options
+            topics = cluster.topics(options.selection)
             found = cluster.positions(
-                cluster.topics(options.selection),
-                options.starting,
-                too_late_is_end=options.latest_when_too_late,
+                topics, options.starting, too_late_is_end=options.latest_when_too_late
             )
+            # Asked again by a query that died in its first batch: by then records may be lost.
+            if options.starting.by_partition and options.fail_on_data_loss:
+                _check_beyond(options.starting, found, cluster.latest(topics))
             self._initial = replace(found, is_initial=True)
         return self._initial.to_json()
 
@@ -306,19 +308,25 @@ def _check_explicit(
     explicit = [each for each in (options.starting, options.ending) if each.by_partition]
     latest = cluster.latest(topics) if explicit else end
     for places, offsets in ((options.starting, start), (options.ending, end)):
-        for name, number, position in offsets.each():
-            limit = latest.position(name, number)
-            if limit is not None and position.offset > limit.offset and places.by_partition:
-                raise InvalidOption(
-                    f"{places.option}: {name}-{number} ends at offset {limit.offset}, "
-                    f"not {position.offset}"
-                )
+        if places.by_partition:
+            _check_beyond(places, offsets, latest)
     for name, number, position in start.each():
         limit = end.position(name, number)
         if limit is not None and position.offset > limit.offset:
             raise InvalidOption(
                 f"{options.ending.option}: {name}-{number} would end at offset {limit.offset}, "
                 f"before {options.starting.option} at {position.offset}"
+            )
+
+
+def _check_beyond(places: Places, offsets: Offsets, latest: Offsets) -> None:
+    """InvalidOption for an offset behind the end of its partition."""
+    for name, number, position in offsets.each():
+        limit = latest.position(name, number)
+        if limit is not None and position.offset > limit.offset:
+            raise InvalidOption(
+                f"{places.option}: {name}-{number} ends at offset {limit.offset}, "
+                f"not {position.offset}"
             )
 
 
