@@ -167,6 +167,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._seen: Offsets | None = None
         self._progress: Progress | None = None
+        # A loss is met twice, when the end of a batch is found and when the batch is planned.
+        self._told: list[Loss] = []
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Asked for more than once, and answered once."""
@@ -193,7 +195,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._target
         else:
             latest = self._seen = self._latest()
-        self._tell(differences(begin, latest))
+        self._told = differences(begin, latest)
+        self._tell(self._told)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return advance(begin, latest, rows_max=rows_max).to_json()
 
@@ -233,7 +236,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: Offsets, end: Offsets) -> Plan:
         found = plan(start, end, min_partitions=self._options.min_partitions)
-        self._tell(found.losses)
+        self._tell(each for each in found.losses if each not in self._told)
         return found
 
     def _tell(self, losses: Iterable[Loss]) -> None:
