@@ -110,8 +110,12 @@ by-hand: $(V1)  ## run the tests that take minutes: Spark drivers that die, jobs
 	$(PYTEST) -q -m by_hand tests/integration
 
 .PHONY: spark-proof bench-spark
-spark-proof: $(V1)  ## kill leaders, drivers, executors and workers under Spark, RUNS=10 times each (an hour or two)
-	PYTHONPATH=services:spark-jobs:tests $(BIN)/python tests/bench/spark_proof.py --runs $(or $(RUNS),10)
+# Where runs are kept as they come: a proof that was cut off goes on from there. PROOF has further options, "--some 1000000" or so.
+RESULTS ?= build/spark-proof.jsonl
+PROOF ?=
+spark-proof: $(V1)  ## kill leaders, drivers, executors and workers under Spark, RUNS=10 times each (an hour)
+	@mkdir -p $(dir $(RESULTS))
+	PYTHONPATH=services:spark-jobs:tests $(BIN)/python tests/bench/spark_proof.py --runs $(or $(RUNS),10) --results $(RESULTS) --skip-done $(PROOF)
 
 bench-spark: $(V1)  ## measure Spark on Tailrace beside its own connector on Kafka (needs Java and Maven)
 	PYTHONPATH=services:spark-jobs:tests timeout 3600 $(BIN)/python tests/bench/bench_spark.py

@@ -219,6 +219,7 @@ class Cluster:
     async def _positions(
         self, topics: Mapping[str, TopicFacts], places: Places, too_late_is_end: bool
     ) -> Offsets:
+        places.check_topics(topics)
         gate = asyncio.Semaphore(LOOK_UPS_MAX)
 
         async def look_up(topic: TopicFacts) -> tuple[str, TopicOffsets]:

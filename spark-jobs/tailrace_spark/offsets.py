@@ -23,6 +23,15 @@ VERSION: Final = 1
 NO_EPOCH: Final = -1
 UNKNOWN_COUNT: Final = -1
 
+_FOREIGN: Final = (
+    "checkpointLocation: it has no offsets of a Tailrace source, but those of another one; "
+    "begin with a new folder, and say with startingOffsets where"
+)
+
+
+class WrongCheckpoint(ValueError):
+    """What a checkpoint holds cannot be where this query is."""
+
 
 class Position(NamedTuple):
     """The next offset to read, and an epoch that no record before it exceeds (-1: not known)."""
@@ -69,10 +78,15 @@ class Offsets:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Offsets:
-        """ValueError when it is not what `to_json` gave, or of a later version."""
+        """WrongCheckpoint when it is not what `to_json` gave, or of a later version."""
         version = stored.get("version")
+        if version is None:
+            raise WrongCheckpoint(_FOREIGN)
         if version != VERSION:
-            raise ValueError(f"offsets of version {version!r}; this program knows {VERSION}")
+            raise WrongCheckpoint(
+                f"checkpointLocation: it has offsets of version {version!r}, and this program "
+                f"knows {VERSION}: was it written by a newer one?"
+            )
         return cls(
             _topics_from_json(stored["topics"]),
             _topics_from_json(stored.get("began", {})),
@@ -126,17 +140,13 @@ class Plan:
 def plan(start: Offsets, end: Offsets, *, min_partitions: int = 0) -> Plan:
     """What lies between two positions, split so that there are at least so many ranges.
 
-    ValueError when the end is before the start in the same topic: that is no loss of the log's but
-    a mistake, and to read nothing would hide it.
+    WrongCheckpoint when the end is before the start in the same topic: that is no loss of the log's
+    but a mistake, and to read nothing would hide it.
     """
     if end.began:
         start = Offsets(end.began)
     ranges: list[ReadRange] = []
-    losses = [
-        Loss(topic=name, partition=None, count=UNKNOWN_COUNT, why="the topic was deleted")
-        for name in sorted(start.topics)
-        if name not in end.topics
-    ]
+    losses = [_not_read(name) for name in sorted(start.topics) if name not in end.topics]
     for name in sorted(end.topics):
         wanted, known = end.topics[name], start.topics.get(name)
         if known is not None and known.topic_id != wanted.topic_id:
@@ -181,9 +191,7 @@ def differences(start: Offsets, latest: Offsets) -> list[Loss]:
     for name in sorted(start.topics):
         known, found = start.topics[name], latest.topics.get(name)
         if found is None:
-            losses.append(
-                Loss(topic=name, partition=None, count=UNKNOWN_COUNT, why="the topic was deleted")
-            )
+            losses.append(_not_read(name))
         elif found.topic_id != known.topic_id:
             losses.append(_made_anew(name, known.topic_id, found.topic_id))
     return losses
@@ -221,7 +229,7 @@ def _cut(whole: ReadRange, pieces: int) -> list[ReadRange]:
 def _range(name: str, wanted: TopicOffsets, number: int, begin: Position) -> ReadRange | None:
     end = wanted.positions[number]
     if begin.offset > end.offset:
-        raise ValueError(
+        raise WrongCheckpoint(
             f"{name}-{number}: the batch ends at offset {end.offset}, before its start at "
             f"{begin.offset}; is the checkpoint one of another query?"
         )
@@ -296,6 +304,12 @@ def _same(one: Mapping[str, TopicOffsets], other: Mapping[str, TopicOffsets]) ->
     return _topics_to_json(one) == _topics_to_json(other)
 
 
+def _not_read(topic: str) -> Loss:
+    """Where the query was, and will not be: the options may be others than those before."""
+    why = "the topic was deleted, or the query's options no longer choose it"
+    return Loss(topic=topic, partition=None, count=UNKNOWN_COUNT, why=why)
+
+
 def _made_anew(topic: str, old: str, new: str) -> Loss:
     return Loss(
         topic=topic,
@@ -333,5 +347,5 @@ def _topics_from_json(stored: Mapping[str, Any]) -> dict[str, TopicOffsets]:
                 },
             )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not the offsets of a Tailrace source: {error!r}") from error
+        raise WrongCheckpoint(_FOREIGN) from error
     return topics

@@ -23,6 +23,8 @@ POLL_TIMEOUT_MS: Final = 120_000
 METADATA_TIMEOUT_MS: Final = 10_000
 CREDIT_BYTES: Final = 8 << 20
 READER_NAME_LENGTH_MAX: Final = 200
+NUMBER_MAX: Final = 2**63 - 1
+"""Spark and the protocol both have 64 bits for an offset, a time and a count."""
 
 
 class InvalidOption(ValueError):
@@ -57,6 +59,15 @@ class Places:
     option: str
     everywhere: Place | None = None
     by_partition: Mapping[str, Mapping[int, Place]] = field(default_factory=dict)
+
+    def check_topics(self, topics: Iterable[str]) -> None:
+        """InvalidOption when it names a topic that is not read: a slip of the pen, or a rename."""
+        unknown = sorted(set(self.by_partition) - set(topics))
+        if unknown:
+            raise InvalidOption(
+                f"{self.option}: it names {', '.join(unknown)}, but what is read is "
+                f"{', '.join(sorted(topics)) or 'no topic'}"
+            )
 
     def of_topic(self, topic: str, partitions: Iterable[int]) -> dict[int, Place]:
         """The place in each partition; InvalidOption when one has none, or is not there."""
@@ -214,6 +225,21 @@ _WRITE_NAMES: Final = (
     "deliveryTimeoutMs",
     "maxRequestBytes",
 )
+# What Spark's Kafka source and sink have beyond that, and what to do without it.
+_OF_KAFKA: Final = {
+    "kafka.group.id": "readerName is the name under which the tools show progress",
+    "groupIdPrefix": "readerName is the name under which the tools show progress",
+    "minOffsetsPerTrigger": "a trigger with few rows costs little here, leave it out",
+    "maxTriggerDelay": "it belongs to minOffsetsPerTrigger, leave it out",
+    "maxRecordsPerPartition": "minPartitions splits large ranges",
+    "kafkaConsumer.pollTimeoutMs": "its name here is pollTimeoutMs",
+    "fetchOffset.numRetries": "metadataTimeoutMs says how long it is tried",
+    "fetchOffset.retryIntervalMs": "metadataTimeoutMs says how long it is tried",
+    "includeTimestampType": "topics say it: message.timestamp.type",
+    "kafka.compression.type": "its name here is compression",
+    "kafka.max.request.size": "its name here is maxRequestBytes",
+    "kafka.delivery.timeout.ms": "its name here is deliveryTimeoutMs",
+}
 # Spark hands its own options of a query to the sink as well.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
@@ -230,13 +256,23 @@ def _known(given: Mapping[str, str], names: tuple[str, ...], what: str) -> dict[
         if plain in _OF_SPARK:
             continue
         if plain not in proper:
-            close = get_close_matches(plain, proper, 1)
-            hint = f"; do you mean {proper[close[0]]}?" if close else ""
             raise InvalidOption(
-                f"{name}: the Tailrace {what} has no such option{hint} It has {', '.join(names)}"
+                f"{name}: the Tailrace {what} has no such option{_hint(plain, proper)} "
+                f"It has {', '.join(names)}"
             )
         found[proper[plain]] = value.strip()
     return found
+
+
+def _hint(plain: str, proper: Mapping[str, str]) -> str:
+    """What somebody may have meant; those who come from Kafka are told where it went."""
+    for name, instead in _OF_KAFKA.items():
+        if plain == name.lower():
+            return f": {instead}."
+    if plain.startswith(KAFKA_PREFIX):
+        return ": the settings of Kafka's clients mean nothing here, leave it out."
+    close = get_close_matches(plain, proper, 1)
+    return f"; do you mean {proper[close[0]]}?" if close else "."
 
 
 def _bootstrap(values: Mapping[str, str]) -> str:
@@ -246,7 +282,7 @@ def _bootstrap(values: Mapping[str, str]) -> str:
         raise InvalidOption(f"{BOOTSTRAP}: say where brokers are, as host:port,host:port")
     for each in addresses:
         host, _, port = each.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        if not host or not _is_digits(port) or not 0 < int(port) < 65_536:
             _refuse(BOOTSTRAP, each, "host:port")
     return ",".join(addresses)
 
@@ -304,7 +340,7 @@ def _by_partition(option: str, text: str, kind: Kind) -> dict[str, dict[int, Pla
         if not isinstance(numbers, dict):
             _refuse(option, text, example)
         for partition, number in numbers.items():
-            if not partition.isdigit() or not _is_whole(number, EARLIEST_NUMBER):
+            if not _is_digits(partition) or not _is_whole(number, EARLIEST_NUMBER):
                 _refuse(option, text, example)
             place = {EARLIEST_NUMBER: EARLIEST, LATEST_NUMBER: LATEST}.get(number)
             if kind is Kind.TIME or place is None:
@@ -326,15 +362,24 @@ def _json(option: str, text: str, wanted: str = "a JSON object") -> dict[str, An
 
 
 def _is_whole(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return least <= value <= NUMBER_MAX
+
+
+def _is_digits(text: str) -> bool:
+    """Of the ten that everybody means: Python calls ² a digit, too."""
+    return text.isascii() and text.isdigit()
 
 
 def _number(values: Mapping[str, str], name: str, default: int | None, *, least: int) -> int | None:
     text = values.get(name)
     if text is None:
         return default
-    if not text.removeprefix("-").isdigit() or int(text) < least:
+    if not _is_digits(text.removeprefix("-")) or int(text) < least:
         _refuse(name, text, f"a whole number from {least} on")
+    if int(text) > NUMBER_MAX:
+        _refuse(name, text, "a number of 64 bits")
     return int(text)
 
 

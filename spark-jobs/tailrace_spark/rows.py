@@ -150,7 +150,9 @@ def _sendable(rows: pa.RecordBatch) -> pa.RecordBatch:
             column: Any = rows.column(name)
             if name == "timestamp":
                 column = _in_ms(column)
-            elif name != "headers":
+            elif name == "headers":
+                _check_headers(column)
+            else:
                 column = _binary(column)
             names.append(name)
             arrays.append(column)
@@ -160,7 +162,17 @@ def _sendable(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _in_ms(column: Any) -> Any:
     if column.null_count:
         raise WrongRows("timestamp: a row has none; leave the column out for the time of writing")
-    return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    in_ms = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    numbers = in_ms.cast(pa.int64())
+    if len(numbers) and pc.min(numbers).as_py() < 0:
+        raise WrongRows(f"timestamp: {pc.min(in_ms)} is before 1970, which no record can be")
+    return numbers
+
+
+def _check_headers(column: Any) -> None:
+    pairs = column.flatten()
+    if pairs.null_count or pairs.field("key").null_count:
+        raise WrongRows("headers: one is null or has a null key; only its value may be null")
 
 
 def _binary(column: Any) -> Any:

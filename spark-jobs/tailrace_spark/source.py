@@ -167,16 +167,20 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._seen: Offsets | None = None
         self._progress: Progress | None = None
+        # A loss is met twice, when the end of a batch is found and when the batch is planned.
+        self._told: list[Loss] = []
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Asked for more than once, and answered once."""
         if self._initial is None:
             cluster, options = self._cluster(), self._options
+            topics = cluster.topics(options.selection)
             found = cluster.positions(
-                cluster.topics(options.selection),
-                options.starting,
-                too_late_is_end=options.latest_when_too_late,
+                topics, options.starting, too_late_is_end=options.latest_when_too_late
             )
+            # Asked again by a query that died in its first batch: by then records may be lost.
+            if options.starting.by_partition and options.fail_on_data_loss:
+                _check_beyond(options.starting, found, cluster.latest(topics))
             self._initial = replace(found, is_initial=True)
         return self._initial.to_json()
 
@@ -191,7 +195,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._target
         else:
             latest = self._seen = self._latest()
-        self._tell(differences(begin, latest))
+        self._told = differences(begin, latest)
+        self._tell(self._told)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return advance(begin, latest, rows_max=rows_max).to_json()
 
@@ -231,7 +236,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: Offsets, end: Offsets) -> Plan:
         found = plan(start, end, min_partitions=self._options.min_partitions)
-        self._tell(found.losses)
+        self._tell(each for each in found.losses if each not in self._told)
         return found
 
     def _tell(self, losses: Iterable[Loss]) -> None:
@@ -306,19 +311,25 @@ def _check_explicit(
     explicit = [each for each in (options.starting, options.ending) if each.by_partition]
     latest = cluster.latest(topics) if explicit else end
     for places, offsets in ((options.starting, start), (options.ending, end)):
-        for name, number, position in offsets.each():
-            limit = latest.position(name, number)
-            if limit is not None and position.offset > limit.offset and places.by_partition:
-                raise InvalidOption(
-                    f"{places.option}: {name}-{number} ends at offset {limit.offset}, "
-                    f"not {position.offset}"
-                )
+        if places.by_partition:
+            _check_beyond(places, offsets, latest)
     for name, number, position in start.each():
         limit = end.position(name, number)
         if limit is not None and position.offset > limit.offset:
             raise InvalidOption(
                 f"{options.ending.option}: {name}-{number} would end at offset {limit.offset}, "
                 f"before {options.starting.option} at {position.offset}"
+            )
+
+
+def _check_beyond(places: Places, offsets: Offsets, latest: Offsets) -> None:
+    """InvalidOption for an offset behind the end of its partition."""
+    for name, number, position in offsets.each():
+        limit = latest.position(name, number)
+        if limit is not None and position.offset > limit.offset:
+            raise InvalidOption(
+                f"{places.option}: {name}-{number} ends at offset {limit.offset}, "
+                f"not {position.offset}"
             )
 
 

@@ -28,12 +28,13 @@ from pyspark.sql import SparkSession
 from integration.spark_harness import (
     DONE,
     EXECUTOR,
+    LONG_JAVA_OPTIONS,
     QUERY_TIMEOUT_S,
     Driver,
+    Drivers,
     Processes,
     Topic,
     Work,
-    driver,
     expected,
     figures,
     until,
@@ -47,6 +48,7 @@ BATCHES = 6
 REMOTE = "local-cluster[2,1,512]"
 WORKERS_KILLED = 3
 PATIENCE_S = 120.0
+BATCH_S_MAX = 5.0
 
 
 class TooLate(Exception):
@@ -60,15 +62,24 @@ class World:
     dev: DevCluster
     spark: SparkSession
     folder: Path
-    # Records for reads that nobody disturbs, for reads in which somebody dies, and for writes.
+    # Records of reads, of writes, and of writes in cases that go beyond what was asked for.
     many: int
-    several: int
     some: int
+    few: int
     rng: Random = field(default_factory=Random)
+    # How long a read took that nobody disturbed: the others are disturbed within that.
+    read_s: float = 2.0
     _topics: dict[int, Topic] = field(default_factory=dict)
     _expected: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _runs: int = 0
     _remote: Driver | None = None
+    _drivers: Drivers | None = None
+
+    @property
+    def drivers(self) -> Drivers:
+        if self._drivers is None:
+            self._drivers = Drivers(self.folder)
+        return self._drivers
 
     def source(self, records: int) -> Topic:
         if records not in self._topics:
@@ -82,19 +93,22 @@ class World:
         assert found == self._expected[records], f"{found}, not {self._expected[records]}"
 
     def check_target(self, target: Topic, records: int) -> None:
-        """Every row once, and no offset for anything else."""
-        self.check(figures(target.read(self.spark)), records)
+        """Every row once, and no offset for anything else; then the topic has done its duty."""
+        self.check(figures(target.pairs(self.spark)), records)
         assert target.end() == records
+        target.delete()
 
     def remote(self) -> Driver:
         """A driver whose executors are processes of their own; it stays."""
         if self._remote is None:
-            self._remote = Driver(self.folder / "remote.log", master=REMOTE)
+            log = self.folder / "remote.log"
+            self._remote = Driver(log, master=REMOTE, java_options=LONG_JAVA_OPTIONS)
         return self._remote
 
     def close(self) -> None:
         if self._remote is not None:
             self._remote.kill()
+        self.drivers.close()
 
     def room(self) -> Path:
         self._runs += 1
@@ -109,7 +123,7 @@ class World:
             source=source.name,
             checkpoint=str(room / "checkpoint"),
             rows_per_batch=records // BATCHES,
-            result=str(room / "result"),
+            result=str(room / "result.json"),
         )
 
     def copy(self, records: int, room: Path) -> tuple[Work, Topic]:
@@ -151,20 +165,24 @@ Case = Callable[[World], str]
 
 
 def batch(world: World) -> str:
-    world.check(figures(world.source(world.many).read(world.spark)), world.many)
+    source = world.source(world.many)
+    began = time.perf_counter()
+    found = figures(source.read(world.spark))
+    world.read_s = time.perf_counter() - began
+    world.check(found, world.many)
     return f"{world.many:,} rows"
 
 
 def available_now(world: World) -> str:
     work = world.sum(world.many, world.room())
     work.finish(world.spark)
-    world.check(work.summed(world.spark), world.many)
+    world.check(work.summed(), world.many)
     return f"{world.many:,} rows in {work.batches()} batches"
 
 
 def batch_leader_killed(world: World) -> str:
     """The leader of a partition that is being read dies at some moment of the read."""
-    source, found = world.source(world.several), []
+    source, found = world.source(world.many), []
     tracker = world.spark.sparkContext.statusTracker()
 
     def read() -> None:
@@ -180,46 +198,44 @@ def batch_leader_killed(world: World) -> str:
     while reading.is_alive() and not tracker.getActiveStageIds():
         time.sleep(0.01)
     leader = source.leader(world.rng.randrange(2))
-    time.sleep(world.rng.uniform(0, 2))
+    time.sleep(world.rng.uniform(0, world.read_s / 2))
     with world.dead(leader):
         is_hit = is_read()
         reading.join(QUERY_TIMEOUT_S)
         (figure,) = found
-        world.check(figure, world.several)
+        world.check(figure, world.many)
     _was_hit(is_hit, "the leader's partition had been read")
-    return f"{leader} killed, {world.several:,} rows"
+    return f"{leader} killed, {world.many:,} rows"
 
 
 def available_now_leader_killed(world: World) -> str:
-    work = world.sum(world.several, world.room())
+    work = world.sum(world.many, world.room())
     query = work.start(world.spark)
     at = world.rng.randint(2, BATCHES - 1)
     while work.batches() < at and query.isActive:
         time.sleep(0.01)
     time.sleep(world.rng.uniform(0, 0.5))
-    leader = world.source(world.several).leader(world.rng.randrange(3))
+    leader = world.source(world.many).leader(world.rng.randrange(3))
     with world.dead(leader):
         # Each batch reads from all partitions.
         is_hit = query.isActive and work.batches() < BATCHES
         assert query.awaitTermination(QUERY_TIMEOUT_S)
-        world.check(work.summed(world.spark), world.several)
+        world.check(work.summed(), world.many)
     _was_hit(is_hit, "the last batch had begun")
-    return f"{leader} killed in batch {at - 1}, {world.several:,} rows"
+    return f"{leader} killed in batch {at - 1}, {world.many:,} rows"
 
 
 def available_now_driver_killed(world: World) -> str:
-    room = world.room()
-    work = world.sum(world.several, room)
-    killed = _killed_in_the_middle(world, work, room)
+    work = world.sum(world.many, world.room())
+    killed = _killed_in_the_middle(world, work)
     work.finish(world.spark)
-    world.check(work.summed(world.spark), world.several)
-    return f"driver killed in batch {killed}, {world.several:,} rows"
+    world.check(work.summed(), world.many)
+    return f"driver killed in batch {killed}, {world.many:,} rows"
 
 
 def sink_driver_killed(world: World) -> str:
-    room = world.room()
-    work, target = world.copy(world.some, room)
-    killed = _killed_in_the_middle(world, work, room)
+    work, target = world.copy(world.some, world.room())
+    killed = _killed_in_the_middle(world, work)
     before = target.end()
     work.finish(world.spark)
     world.check_target(target, world.some)
@@ -228,36 +244,37 @@ def sink_driver_killed(world: World) -> str:
 
 
 def sink_leader_killed(world: World) -> str:
-    work, target = world.copy(world.some, world.room())
+    work, target = world.copy(world.few, world.room())
     query = work.start(world.spark)
-    at = world.rng.randint(1, world.some * 2 // 3)
+    at = world.rng.randint(1, world.few * 2 // 3)
     while target.end() < at and query.isActive:
         time.sleep(0.01)
     leader = target.leader(world.rng.randrange(3))
     with world.dead(leader):
         before, is_hit = target.end(), query.isActive and work.batches() < BATCHES
         assert query.awaitTermination(QUERY_TIMEOUT_S)
-        world.check_target(target, world.some)
+        world.check_target(target, world.few)
     _was_hit(is_hit, "the last batch had begun")
-    return f"{leader} killed after {before:,} rows of {world.some:,}"
+    return f"{leader} killed after {before:,} rows of {world.few:,}"
 
 
 def sink_worker_killed(world: World) -> str:
     """Python workers die in the middle of their tasks, which Spark then runs again."""
-    work, target = world.copy(world.some, world.room())
+    work, target = world.copy(world.few, world.room())
     query = work.start(world.spark)
     _until_written(target, 1, lambda: query.isActive)
-    killed = 0
+    killed, before = 0, 0
     while query.isActive and killed < WORKERS_KILLED:
         for pid in world.rng.sample(found := workers(), min(len(found), 1)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
+                before = target.end()
         time.sleep(world.rng.uniform(0.3, 1.2))
     assert query.awaitTermination(QUERY_TIMEOUT_S)
-    world.check_target(target, world.some)
-    _was_hit(killed > 0, "no worker was there to be killed")
-    return f"{killed} workers killed, {world.some:,} rows"
+    world.check_target(target, world.few)
+    _was_hit(killed > 0 and before < world.few, "no worker was killed before all was written")
+    return f"{killed} workers killed, the last after {before:,} rows of {world.few:,}"
 
 
 def sink_executor_killed(world: World) -> str:
@@ -277,30 +294,31 @@ def sink_executor_killed(world: World) -> str:
 
 def sink_two_drivers(world: World) -> str:
     """Two drivers on one checkpoint at the same time; Spark ends one of them, or both."""
-    room = world.room()
-    work, target = world.copy(world.some, room)
-    with driver(work, room / "log") as other:
+    work, target = world.copy(world.some, world.room())
+    with world.drivers.at_work(work) as other:
         at = world.rng.randint(1, world.some // 2)
         _until_written(target, at, lambda: other.code is None)
         before, here = target.end(), DONE
+        second = work.start(world.spark)
         try:
-            work.finish(world.spark)
+            assert second.awaitTermination(QUERY_TIMEOUT_S)
         except PySparkException as error:
             here = _brief(str(error))
         there = _brief(other.end())
     if DONE not in {here, there}:
         work.finish(world.spark)
     world.check_target(target, world.some)
-    _was_hit(before < world.some, "the first driver had written all rows")
+    # The second one that has nothing to say and nothing to do came when all was over.
+    rows = sum(each["numInputRows"] for each in second.recentProgress)
+    _was_hit(here != DONE or rows > 0, "the first driver had written all rows")
     return f"second from {before:,} rows on: {here}; first: {there}; {world.some:,} rows"
 
 
 def sink_driver_comes_back(world: World) -> str:
     """A driver is frozen in a batch, a second one does the rest, and the first goes on."""
-    room = world.room()
-    work, target = world.copy(world.some, room)
-    at = world.rng.randint(1, world.some // 2)
-    with driver(work, room / "log") as running:
+    work, target = world.copy(world.few, world.room())
+    at = world.rng.randint(1, world.few // 2)
+    with world.drivers.at_work(work) as running:
         _until_written(target, at, lambda: running.code is None)
         time.sleep(world.rng.uniform(0, 0.3))
         running.signal(signal.SIGSTOP)
@@ -308,9 +326,9 @@ def sink_driver_comes_back(world: World) -> str:
         work.finish(world.spark)
         running.signal(signal.SIGCONT)
         said = _brief(running.end())
-    world.check_target(target, world.some)
-    _was_hit(before < world.some, "all rows had been written")
-    return f"frozen after {before:,} rows of {world.some:,}, then: {said}"
+    world.check_target(target, world.few)
+    _was_hit(before < world.few, "all rows had been written")
+    return f"frozen after {before:,} rows of {world.few:,}, then: {said}"
 
 
 CASES: dict[str, Case] = {
@@ -334,12 +352,21 @@ def _was_hit(is_hit: bool, otherwise: str) -> None:
         raise TooLate(otherwise)
 
 
-def _killed_in_the_middle(world: World, work: Work, room: Path) -> int:
+def _killed_in_the_middle(world: World, work: Work) -> int:
     """Run the work in a driver and kill that in the middle of some batch; which it was."""
     at = world.rng.randint(1, BATCHES - 3)
-    with driver(work, room / "log") as running:
-        until(f"batch {at}", lambda: work.batches() > at, alive=lambda: running.code is None)
-        time.sleep(world.rng.uniform(0, 0.6))
+    with world.drivers.at_work(work) as running:
+
+        def begun(batch: int) -> float:
+            until(
+                f"batch {batch}", lambda: work.batches() > batch, alive=lambda: running.code is None
+            )
+            return time.monotonic()
+
+        # Batches are alike: this one takes about as long as the one before.
+        before = begun(at - 1)
+        time.sleep(world.rng.uniform(0, min(begun(at) - before, BATCH_S_MAX)))
+    world.drivers.prepare()
     done = Path(work.checkpoint) / "commits" / str(BATCHES - 1)
     _was_hit(not done.exists(), "the driver had done its work")
     return work.batches() - 1

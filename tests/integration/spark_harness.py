@@ -1,8 +1,10 @@
 """Topics, queries and drivers for the proofs of Spark's source and sink.
 
 Values are the numbers from 0 on as text, so what a query should have seen or written is known
-without any log: `expected` computes the same figures from the numbers alone. A `Driver` is a query
-in a process of its own (this file is its program too), which can be killed with all it started.
+without any log: `expected` computes the same figures from the numbers alone. Keys and values are
+compared as the bytes they are, by hashes: to parse ten million numbers takes longer than to read
+them. A `Driver` is a query in a process of its own (this file is its program too), which can be
+killed with all it started.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import count
+from operator import xor
 from pathlib import Path
 from select import select
 from typing import Any
@@ -37,17 +41,20 @@ KEYS = 100
 FILL_ROWS = 500_000
 BUCKETS = 16
 QUERY_TIMEOUT_S = 600
-NUMBER = "cast(cast(value as string) as bigint) as n"
+HASH = "xxhash64(key, value) as h"
+# None depends on the order of rows. Of 38 bits, because the sum of 30 million must fit into 64.
 FIGURES = (
     "count(*) as records",
-    "sum(n) as total",
-    "sum(cast(xxhash64(n) as decimal(38,0))) as checksum",
+    "sum(shiftrightunsigned(h, 26)) as checksum",
+    "bit_xor(h) as mixed",
 )
 DONE = "done"
 # Parts of command lines: of a Python worker of tasks, and of an executor.
 WORKER, EXECUTOR = "pyspark.daemon pyspark.worker", "CoarseGrainedExecutorBackend"
 # A session lives for seconds here: compiled twice as well, its code would not repay that.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# One that reads ten million rows again and again needs a third of the time when it is.
+LONG_JAVA_OPTIONS = "-XX:+UseSerialGC"
 CONFIG = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -104,6 +111,11 @@ class Topic:
         reader: DataFrameReader = self._with(spark.read, **options)
         return reader.load()
 
+    def pairs(self, spark: SparkSession) -> DataFrame:
+        """Keys and values alone."""
+        reader: DataFrameReader = self._with(spark.read)
+        return reader.schema("key binary, value binary").load()
+
     def stream(self, spark: SparkSession, **options: str) -> DataFrame:
         given = {"startingOffsets": "earliest", **options}
         reader: DataStreamReader = self._with(spark.readStream, **given)
@@ -120,6 +132,12 @@ class Topic:
         if self._admin is None:
             self._admin = Admin(self.bootstrap)
         return sum(each.offset for each in self._admin.list_offsets(self.name).values())
+
+    def delete(self) -> None:
+        with Admin(self.bootstrap) as admin:
+            admin.delete_topic(self.name)
+        if self._admin is not None:
+            self._admin.close()
 
     def leader(self, partition: int = 0) -> str:
         with Admin(self.bootstrap) as admin:
@@ -142,30 +160,27 @@ def _numbers(low: int, high: int) -> pa.Table:
 
 
 def expected(spark: SparkSession, records: int) -> tuple[Any, ...]:
-    """Count, sum and checksum of the numbers, from the numbers."""
-    return _first(spark.range(records).withColumnRenamed("id", "n"))
+    """The figures of so many numbers, from the numbers."""
+    key = f"cast(concat('k', id % {KEYS}) as binary) as key"
+    return figures(spark.range(records).selectExpr(key, "cast(string(id) as binary) as value"))
 
 
 def figures(rows: DataFrame) -> tuple[Any, ...]:
-    """Count, sum and checksum of the values of records."""
-    return _first(rows.selectExpr(NUMBER))
-
-
-def _first(numbers: DataFrame) -> tuple[Any, ...]:
-    found = numbers.selectExpr(*FIGURES).first()
+    """Count and checksums of the keys and values of records."""
+    found = rows.selectExpr(HASH).selectExpr(*FIGURES).first()
     assert found is not None
     return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A query that ends when it has read all: it adds up to a folder, or copies to a topic."""
+    """A query that ends when it has read all: it adds up in a file, or copies to a topic."""
 
     bootstrap: str
     source: str
     checkpoint: str
     rows_per_batch: int
-    # One of them: where the sums go, or which topic gets the rows.
+    # One of them: the file of the sums, or the topic that gets the rows.
     result: str = ""
     target: str = ""
 
@@ -191,12 +206,14 @@ class Work:
 
     def _sum(self, rows: DataFrame) -> Any:
         """With state that Spark keeps: a row that is lost or comes twice stays in the sums."""
-        numbers = rows.selectExpr(NUMBER).selectExpr("n", f"n % {BUCKETS} as bucket")
-        sums = numbers.groupBy("bucket").agg(*_columns())
-        folder = self.result
+        hashes = rows.selectExpr(HASH).selectExpr("h", f"pmod(h, {BUCKETS}) as bucket")
+        sums = hashes.groupBy("bucket").agg(*_columns()).drop("bucket")
+        result = Path(self.result)
 
         def write(changed: DataFrame, _: int) -> None:
-            changed.coalesce(1).write.mode("overwrite").parquet(folder)
+            fresh = result.with_suffix(".new")
+            fresh.write_text(json.dumps([list(each) for each in changed.collect()]))
+            fresh.replace(result)
 
         return sums.writeStream.outputMode("complete").foreachBatch(write)
 
@@ -204,13 +221,10 @@ class Work:
         """Run it to its end here; raises what the query raises."""
         assert self.start(spark).awaitTermination(QUERY_TIMEOUT_S)
 
-    def summed(self, spark: SparkSession) -> tuple[Any, ...]:
+    def summed(self) -> tuple[Any, ...]:
         """The figures of all buckets together."""
-        found = spark.read.parquet(self.result)
-        names = [each.rpartition(" as ")[2] for each in FIGURES]
-        total = found.selectExpr(*[f"sum({name})" for name in names]).first()
-        assert total is not None
-        return tuple(total)
+        counts, sums, mixed = zip(*json.loads(Path(self.result).read_text()), strict=True)
+        return sum(counts), sum(sums), reduce(xor, mixed)
 
     def batches(self) -> int:
         """How many micro-batches were begun."""
@@ -227,12 +241,15 @@ def _columns() -> list[Any]:
 class Driver:
     """Queries in a process of their own, with its JVM and its workers, one after the other."""
 
-    def __init__(self, log: Path, *, master: str = "local[2]") -> None:
+    def __init__(
+        self, log: Path, *, master: str = "local[2]", java_options: str = JAVA_OPTIONS
+    ) -> None:
         folders = [str(ROOT / each) for each in ("services", "spark-jobs", "tests")]
         self._log = log
+        self.is_idle = True
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, master],
+                [sys.executable, __file__, master, java_options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -241,6 +258,7 @@ class Driver:
 
     def begin(self, work: Work) -> None:
         """Do this next."""
+        self.is_idle = False
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(work)).encode() + b"\n")
         self._process.stdin.flush()
@@ -250,7 +268,9 @@ class Driver:
         assert self._process.stdout is not None
         ready, _, _ = select([self._process.stdout], [], [], timeout_s)
         assert ready, f"not done within {timeout_s} s: {self.last_words()}"
-        return self._process.stdout.readline().decode().strip() or "the driver ended"
+        said = self._process.stdout.readline().decode().strip()
+        self.is_idle = bool(said)
+        return said or "the driver ended"
 
     @property
     def code(self) -> int | None:
@@ -281,19 +301,46 @@ class Driver:
         return "\n".join(lines[-15:])
 
 
-@contextmanager
-def driver(work: Work, log: Path) -> Iterator[Driver]:
-    """A driver that has begun some work; killed at the end."""
-    running = Driver(log)
-    try:
-        running.begin(work)
-        yield running
-    finally:
-        running.kill()
+class Drivers:
+    """Drivers that are kept ready: to start one takes longer than what most are needed for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = count()
+        self._spare: Driver | None = None
+
+    def prepare(self) -> None:
+        """Start one that will be needed soon; it gets ready while others work."""
+        if self._spare is None:
+            self._spare = Driver(self._folder / f"driver-{next(self._made)}.log")
+
+    @contextmanager
+    def at_work(self, work: Work) -> Iterator[Driver]:
+        """A driver that has begun some work; killed at the end unless the work is over."""
+        self.prepare()
+        assert self._spare is not None
+        running, self._spare = self._spare, None
+        try:
+            running.begin(work)
+            yield running
+        finally:
+            if running.is_idle and self._spare is None:
+                self._spare = running
+            else:
+                running.kill()
+
+    def close(self) -> None:
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare = None
 
 
 def until(
-    what: str, check: Callable[[], bool], *, alive: Callable[[], bool], within_s: float = 180.0
+    what: str,
+    check: Callable[[], bool],
+    *,
+    alive: Callable[[], bool],
+    within_s: float = QUERY_TIMEOUT_S,
 ) -> None:
     """Wait for a moment of some work; work that is over has missed it."""
     end = time.monotonic() + within_s
@@ -342,7 +389,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
 
 def main() -> int:
     """Do the work that comes line by line, and say how each ended."""
-    spark = local_session("driver", master=sys.argv[1])
+    spark = local_session("driver", master=sys.argv[1], java_options=sys.argv[2])
     for line in sys.stdin:
         try:
             Work(**json.loads(line)).finish(spark)

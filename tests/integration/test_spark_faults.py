@@ -32,7 +32,7 @@ pytestmark = [
 def world(memory_folder: Path) -> Iterator[World]:
     dev = start(memory_folder / "cluster", coordinators=1)
     spark = local_session("faults", master="local[2,20]")
-    made = World(dev, spark, memory_folder, many=MANY, several=MANY, some=SOME)
+    made = World(dev, spark, memory_folder, many=MANY, some=SOME, few=SOME)
     yield made
     made.close()
     spark.stop()

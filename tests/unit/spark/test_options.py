@@ -102,6 +102,15 @@ def test_assigned_partitions() -> None:
         ({"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is not true or false"),
         ({"fetchCreditBytes": "1"}, "fetchCreditBytes: '1'"),
         ({"readerName": "a\nb"}, "readerName"),
+        ({"bootstrap.servers": "a:²"}, "bootstrap.servers: 'a:²' is not host:port"),
+        ({"maxOffsetsPerTrigger": "²"}, "maxOffsetsPerTrigger: '²' is not a whole number"),
+        ({"maxOffsetsPerTrigger": str(2**63)}, "maxOffsetsPerTrigger: .* a number of 64 bits"),
+        ({"startingTimestamp": str(2**63)}, "startingTimestamp: .* a number of 64 bits"),
+        ({"startingOffsets": '{"t": {"²": 1}}'}, "startingOffsets"),
+        ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "startingOffsets"),
+        ({"kafka.group.id": "g"}, "kafka.group.id: .* readerName is the name under which"),
+        ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger: .* leave it out"),
+        ({"kafka.security.protocol": "SSL"}, "the settings of Kafka's clients mean nothing"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_name(given: dict[str, str], message: str) -> None:

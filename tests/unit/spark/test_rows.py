@@ -15,6 +15,7 @@ from tailrace.record.view import Record
 from tailrace_spark.rows import Ledger, Placement, WrongRows
 
 SIZES = {"t": 3, "u": 2}
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))
 KEYS = st.one_of(st.none(), st.binary(max_size=2))
 ROWS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=2))), max_size=30)
 
@@ -88,6 +89,13 @@ def test_times_are_cut_to_milliseconds_and_text_is_bytes() -> None:
         ({"value": [b"a"], "partition": [3]}, "t", "partition: t has partitions 0 to 2, not 3"),
         ({"value": [b"a"], "partition": [-1]}, "t", "not -1"),
         ({"value": [b"a"], "timestamp": pa.array([None], pa.timestamp("us"))}, "t", "timestamp: a"),
+        ({"value": [b"a"], "timestamp": pa.array([-1], pa.timestamp("ms"))}, "t", "before 1970"),
+        ({"value": [b"a"], "headers": pa.array([[None]], HEADERS)}, "t", "headers: one is null"),
+        (
+            {"value": [b"a"], "headers": pa.array([[{"key": None, "value": b"x"}]], HEADERS)},
+            "t",
+            "headers: one is null or has a null key",
+        ),
     ],
 )
 def test_rows_that_cannot_be_placed(columns: dict[str, Any], topic: str, message: str) -> None:
