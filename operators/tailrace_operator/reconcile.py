@@ -8,9 +8,11 @@ where it died. What is done: objects as the spec wants them (`manifests`), then 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tailrace.errors import TailraceError
 from tailrace_operator import healing
 from tailrace_operator.healing import Healing
 from tailrace_operator.manifests import (
@@ -29,6 +31,7 @@ from tailrace_operator.rollout import (
     Settled,
     Spread,
     Step,
+    Uncordon,
     Wait,
     next_step,
 )
@@ -61,6 +64,7 @@ class Link(healing.Link, Protocol):
 
     async def health(self) -> tuple[Health, frozenset[int]]: ...
     async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str: ...
+    async def uncordon(self, brokers: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,10 @@ async def _perform(
                 return {"message": problem}
             await api.event(resource, reason="Spread", message=f"{why}: {told}", warning=False)
             return {"placedOn": list(brokers)}
+        case Uncordon(brokers, why):
+            with suppress(TailraceError):
+                # One that is not answered is asked again in the next round.
+                await link.uncordon(brokers)
         case Wait() | Settled():
             pass
     return {}

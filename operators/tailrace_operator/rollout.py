@@ -37,6 +37,8 @@ class Health:
     under_min_isr: int = 0
     offline: int = 0
     moving: int = 0
+    # Brokers that the operator itself lets have no new replicas, since they are to go.
+    cordoned: frozenset[int] = frozenset()
 
     @property
     def is_whole(self) -> bool:
@@ -51,7 +53,8 @@ class Observed:
     brokers_now: int
     pods: Sequence[Pod]
     health: Health
-    # The brokers that replicas were spread over last, and those that hold replicas now.
+    # The brokers that replicas were spread over last, and those that hold replicas now, be they
+    # registered or away.
     placed_on: frozenset[int] | None = None
     holding: frozenset[int] = frozenset()
     # Brokers that have been away for longer than `failover.replaceAfter`.
@@ -76,7 +79,15 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Place replicas by the rule over these brokers; others are emptied by it."""
+    """Place replicas by the rule over these brokers; others are cordoned and emptied by it."""
+
+    brokers: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """Let these brokers have replicas again, or forget those that went."""
 
     brokers: tuple[int, ...]
     why: str
@@ -94,7 +105,7 @@ class Settled:
     """All is as wanted."""
 
 
-Step = Restart | Scale | Spread | Wait | Settled
+Step = Restart | Scale | Spread | Uncordon | Wait | Settled
 
 
 def next_step(seen: Observed) -> Step:
@@ -181,9 +192,10 @@ def _shrink(seen: Observed) -> Step:
     if not seen.health.reachable:
         return Wait("brokers are to go, but the cluster does not say what they hold")
     held = sorted(leaving & seen.holding)
-    if not held:
+    # One that may still get replicas is never removed: a topic could be made meanwhile.
+    if not held and not leaving & seen.health.brokers - seen.health.cordoned:
         return Scale(seen.brokers_wanted, f"brokers {_shown(leaving)} hold nothing any more")
-    if seen.health.moving:
+    if held and seen.health.moving:
         return Wait(f"{seen.health.moving} partitions are moving off brokers {_shown(held)}")
     return Spread(staying, f"brokers {_shown(leaving)} are to go")
 
@@ -191,6 +203,13 @@ def _shrink(seen: Observed) -> Step:
 def _spread(seen: Observed) -> Step:
     away = seen.overdue & frozenset(range(seen.brokers_wanted))
     wanted = tuple(each for each in range(seen.brokers_wanted) if each not in away)
+    free = sorted(
+        each
+        for each in seen.health.cordoned
+        if each < seen.brokers_wanted or each not in seen.health.brokers
+    )
+    if free:
+        return Uncordon(tuple(free), f"brokers {_shown(free)} are not on their way out any more")
     if seen.health.moving:
         return Wait(f"{seen.health.moving} partitions are moving")
     if seen.placed_on is None or seen.placed_on == frozenset(wanted):

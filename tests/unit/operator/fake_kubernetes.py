@@ -209,6 +209,7 @@ class FakeCluster:
         self.lives: dict[int, str] = {}
         self.behind = 0
         self.holding: frozenset[int] = frozenset()
+        self.cordoned: frozenset[int] = frozenset()
         # Brokers whose processes do not come up, whatever their pods look like.
         self.broken: set[int] = set()
         # Fewer brokers than this cannot hold what there is.
@@ -241,6 +242,7 @@ class FakeCluster:
             controller=1,
             partitions=6,
             under_replicated=6 if self.behind or self.holding - now.keys() else 0,
+            cordoned=self.cordoned,
         )
         self.behind = max(self.behind - 1, 0)
         return health, self.holding
@@ -249,7 +251,11 @@ class FakeCluster:
         if len(brokers) < self.replicas:
             raise SpreadFailed(f"{self.replicas} replicas need as many brokers")
         self.holding = frozenset(brokers)
+        self.cordoned = (self.cordoned | self._registered().keys()) - self.holding
         return f"moved to {list(brokers)}"
+
+    async def uncordon(self, brokers: Sequence[int]) -> None:
+        self.cordoned -= frozenset(brokers)
 
     async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]:
         if not self.reachable:

@@ -126,6 +126,8 @@ async def test_scale_out_spreads_and_scale_in_empties_first() -> None:
     assert bench.link.holding == {0, 1, 2}
     assert len(bench.api.pods("broker")) == 3
     assert bench.status["placedOn"] == [0, 1, 2]
+    # Those that went are not cordoned for ever.
+    assert bench.link.cordoned == frozenset()
 
 
 @pytest.mark.parametrize("spec", [{"image": ""}, {"etcd": {"endpoints": []}}])
