@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import kubernetes
 from kubernetes.client import ApiException
 from kubernetes.dynamic import DynamicClient
-from kubernetes.dynamic.exceptions import NotFoundError
+from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 
 from tailrace_operator.manifests import Manifest, fingerprint
@@ -37,6 +37,12 @@ class KubeError(Exception):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether what was asked is wrong, so that to ask again is of no use."""
+        again = {HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZED}
+        return 400 <= self.status < 500 and self.status not in again
 
 
 class Kube:
@@ -247,6 +253,8 @@ class Kube:
     async def _do(what: str, ask: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(ask)
+        except ResourceNotFoundError as error:
+            raise KubeError(f"{what}: the API has no such kind; are the CRDs there?") from error
         except ApiException as error:
             detail = error.reason or error.status
             raise KubeError(f"{what}: {detail}: {told(error.body)}", error.status) from error

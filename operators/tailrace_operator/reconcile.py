@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from tailrace.errors import TailraceError
 from tailrace_operator import healing
 from tailrace_operator.healing import Healing
+from tailrace_operator.kube import KubeError
 from tailrace_operator.manifests import (
     BROKER,
     ROLES,
@@ -94,13 +95,14 @@ async def reconcile(
     except InvalidSpec as error:
         await _write_status(api, resource, _invalid(resource, str(error), now))
         return None
-    changed = () if spec.paused else await _apply(spec, resource, api)
+    changed, refused = ((), "") if spec.paused else await _apply(spec, resource, api)
     seen, away = await _observe(spec, resource, api, link, now_ms)
     if spec.paused:
         step: Step = Wait("spec.paused is true")
     else:
         trouble = await Healing(api, link, spec, resource, moments.read).play(seen.health, now_ms)
-        step = next_step(seen)
+        # With objects that are not as wanted no step leads there.
+        step = Wait(refused) if refused else next_step(seen)
         # What could not be mended is told, and keeps nobody from the steps that are safe.
         if trouble and isinstance(step, Wait | Settled):
             step = Wait(trouble)
@@ -114,8 +116,9 @@ async def reconcile(
 # ---------------------------------------------------------------------------------------- doing
 
 
-async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, ...]:
-    changed = []
+async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[tuple[str, ...], str]:
+    """What was changed, and what Kubernetes would not take of it, in words: the first of that."""
+    changed, refused = [], ""
     for manifest in build(spec, resource["metadata"]):
         wanted = manifest
         if (
@@ -123,9 +126,14 @@ async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, 
             and manifest["metadata"]["labels"][ROLE_LABEL] == BROKER
         ):
             wanted = await _with_brokers_as_they_are(manifest, api)
-        if await api.apply(wanted):
-            changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
-    return tuple(changed)
+        try:
+            if await api.apply(wanted):
+                changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
+        except KubeError as error:
+            if not error.is_refusal:
+                raise
+            refused = refused or f"Kubernetes refuses what the spec asks for: {error}"
+    return tuple(changed), refused
 
 
 async def _with_brokers_as_they_are(manifest: Manifest, api: Api) -> Manifest:

@@ -42,6 +42,8 @@ class FakeKubernetes:
         self.protected: set[str] = set()
         # Why claims cannot grow; empty: they can.
         self.no_growth = ""
+        # Kinds that cannot be applied as they are, and with which answer.
+        self.refused: dict[str, KubeError] = {}
         self.going = False
         self.calls = 0
         self.after_each_call: Callable[[], None] = lambda: None
@@ -82,6 +84,8 @@ class FakeKubernetes:
 
     async def apply(self, manifest: Manifest) -> bool:
         self._called()
+        if manifest["kind"] in self.refused:
+            raise self.refused[manifest["kind"]]
         now = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
         mark = fingerprint(manifest)
         if now is not None and now.get("applied") == mark:

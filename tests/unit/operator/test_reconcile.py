@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
+from tailrace_operator.kube import KubeError
 from tailrace_operator.reconcile import Outcome, reconcile
 from tailrace_operator.rollout import Settled
 from unit.operator.fake_kubernetes import (
@@ -232,3 +234,24 @@ async def test_claims_that_cannot_grow_are_told_and_nothing_else_waits_for_them(
     bench.api.no_growth = ""
     await bench.until_settled()
     assert bench.status["message"] == "all is well"
+
+
+async def test_what_kubernetes_refuses_is_told_in_the_status_and_stops_no_more_than_it_must() -> (
+    None
+):
+    bench = Bench()
+    why = "applying StatefulSet events-broker: Unprocessable Entity: limits.memory: lots"
+    bench.api.refused["StatefulSet"] = KubeError(why, HTTPStatus.UNPROCESSABLE_ENTITY)
+    await bench.round()
+    assert bench.status["message"] == f"Kubernetes refuses what the spec asks for: {why}"
+    assert bench.ready() == "False"
+    assert ("Service", "events-bootstrap") in bench.api.objects
+    bench.api.refused.clear()
+    await bench.until_settled()
+
+
+async def test_an_api_that_is_in_trouble_is_asked_again() -> None:
+    bench = Bench()
+    bench.api.refused["StatefulSet"] = KubeError("conflict", HTTPStatus.CONFLICT)
+    with pytest.raises(KubeError):
+        await bench.round()
