@@ -9,6 +9,7 @@ from typing import Any, Final
 from tailrace.aio import Admin
 from tailrace.client.describing import TopicDescription
 from tailrace.errors import TailraceError, UnknownTopic
+from tailrace.model import settled_count
 from tailrace_operator.clusters import TIMEOUT_MS, ClusterLink
 from tailrace_operator.kube import Kube
 from tailrace_operator.manifests import Manifest
@@ -51,7 +52,11 @@ class TopicRounds:
         admin = await self._link.admin()
         there = {each.topic: each for each in await admin.describe_topics(timeout_ms=TIMEOUT_MS)}
         taken: dict[str, str] = {}
-        for spec, resource in wanted:
+        # Of several that name one topic it belongs to the one that it was made for.
+        mine = {topic: each.uid for topic, each in made.items()}
+        for spec, resource in sorted(
+            wanted, key=lambda each: mine.get(each[0].topic) != each[1]["metadata"]["uid"]
+        ):
             name = resource["metadata"]["name"]
             if taken.setdefault(spec.topic, name) != name:
                 await self._say(resource, None, f"Topic {taken[spec.topic]} has this topic already")
@@ -72,12 +77,12 @@ class TopicRounds:
         found: TopicDescription | None,
         made: dict[str, Made],
     ) -> None:
-        now = None if found is None else _existing(found)
+        now = None if found is None else existing(found)
         action = decide(spec, now)
         try:
             await self._act(admin, spec, resource, action, made)
             if not isinstance(action, Nothing | Refuse):
-                now = _existing(await admin.describe_topic(spec.topic, timeout_ms=TIMEOUT_MS))
+                now = existing(await admin.describe_topic(spec.topic, timeout_ms=TIMEOUT_MS))
         except TailraceError as error:
             await self._say(resource, now, str(error))
             return
@@ -175,13 +180,25 @@ def _sentence(now: Existing | None) -> str:
     return ""
 
 
-def _existing(topic: TopicDescription) -> Existing:
+def existing(topic: TopicDescription) -> Existing:
+    """What a description of the cluster's comes down to."""
     return Existing(
         topic_id=topic.topic_id,
         partitions=len(topic.partitions),
-        replicas=max((len(each.replicas) for each in topic.partitions), default=0),
+        # While replicas move there are more of them than the topic will have.
+        replicas=max(
+            (
+                settled_count(
+                    len(each.replicas), adding=len(each.adding), removing=len(each.removing)
+                )
+                for each in topic.partitions
+            ),
+            default=0,
+        ),
         config=topic.config,
-        in_sync=sum(len(each.isr) for each in topic.partitions if each.leader >= 0),
+        in_sync=sum(
+            len({*each.isr} - {*each.adding}) for each in topic.partitions if each.leader >= 0
+        ),
         offline=sum(each.leader < 0 for each in topic.partitions),
         deleting=topic.deleting,
     )

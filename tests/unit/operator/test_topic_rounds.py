@@ -7,8 +7,9 @@ from typing import Any
 from simulation.cluster import SimCluster
 from simulation.loop import LoopClock, SimLoop
 from tailrace.client.admin import AdminCore
+from tailrace.client.describing import PartitionDescription, TopicDescription
 from tailrace_operator.spec import read_topic
-from tailrace_operator.topic_rounds import TopicRounds
+from tailrace_operator.topic_rounds import TopicRounds, existing
 from unit.operator.fake_kubernetes import FakeKubernetes, cluster_resource
 
 
@@ -73,6 +74,10 @@ def test_a_topic_lives_as_its_resource_says() -> None:
             bench.ask("again", topicName="orders")
             await bench.round()
             assert bench.status("again")["message"] == "Topic orders has this topic already"
+            # Whatever the order in which they are listed.
+            bench.topics = dict(reversed(bench.topics.items()))
+            await bench.round()
+            assert bench.status("again")["message"] == "Topic orders has this topic already"
             bench.ask("foreign", topicName="stranger")
             await bench.round()
             bench.topics.clear()
@@ -90,3 +95,30 @@ def test_a_topic_lives_as_its_resource_says() -> None:
         await process.spawn("operator", play())
 
     SimLoop(1).run(main)
+
+
+def test_a_topic_whose_replicas_move_is_as_wanted() -> None:
+    def partition(number: int, replicas: tuple[int, ...], **moves: Any) -> PartitionDescription:
+        return PartitionDescription(
+            partition=number,
+            leader=replicas[0],
+            leader_epoch=1,
+            replicas=replicas,
+            isr=replicas,
+            elr=(),
+            health=(),
+            **moves,
+        )
+
+    topic = TopicDescription(
+        topic="orders",
+        topic_id="id",
+        partitions=(
+            partition(0, (0, 1, 2)),
+            partition(1, (0, 1, 2, 3, 4), adding=(3, 4), removing=(1, 2)),
+        ),
+        config={},
+        min_insync_replicas=2,
+    )
+    now = existing(topic)
+    assert (now.replicas, now.in_sync) == (3, 6)
