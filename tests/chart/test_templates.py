@@ -162,3 +162,12 @@ def test_without_their_services_clusters_are_watched_through_the_operator() -> N
 )
 def test_bad_values_are_refused(setting: str, told: str) -> None:
     assert told in refused("--set", setting)
+
+
+@pytest.mark.parametrize("name", ["9lives", "my.demo", "-"])
+def test_a_name_that_no_service_can_have_is_refused(name: str) -> None:
+    done = helm("template", "demo", str(CHART), f"--set-string=cluster.name={name}")
+    assert done.returncode != 0
+    assert "cluster.name" in done.stderr or "/cluster/name" in done.stderr
+    done = helm("template", "9lives", str(CHART))
+    assert "begins with a small letter" in done.stderr

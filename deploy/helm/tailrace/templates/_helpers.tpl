@@ -1,5 +1,9 @@
 {{- define "tailrace.cluster" -}}
-{{- .Values.cluster.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.cluster.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "%q cannot be the name of a cluster, since Services are named after it: set cluster.name to one that begins with a small letter and has small letters, digits and dashes" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "tailrace.image" -}}
