@@ -60,9 +60,11 @@ class DrillRounds:
         self, drills: Sequence[Manifest], links: Mapping[str, ClusterLink], paused: frozenset[str]
     ) -> None:
         there = {each["metadata"]["uid"] for each in drills}
-        for each in self._running.values():
+        for cluster, each in self._running.items():
             if each.uid not in there:
                 each.drilling.stop("the Drill was deleted")
+            elif cluster not in links:
+                each.drilling.stop(f"the Cluster {cluster} was deleted")
         for resource in sorted(drills, key=lambda each: str(each["metadata"]["name"])):
             name = resource["metadata"]["name"]
             try:

@@ -46,6 +46,7 @@ from tailrace_operator.spec import (
 
 APPS: Final = "apps/v1"
 REVISION_LABEL: Final = "controller-revision-hash"
+PROBLEM_MAX: Final = 300
 
 
 class Api(healing.Api, Protocol):
@@ -253,7 +254,29 @@ def _pod(pod: Manifest, sets: Mapping[str, Manifest]) -> Pod | None:
         ready=any(each["type"] == "Ready" and each["status"] == "True" for each in conditions),
         terminating="deletionTimestamp" in metadata,
         outdated=bool(wanted) and metadata["labels"].get(REVISION_LABEL) != wanted,
+        problem=_problem(pod),
     )
+
+
+def _problem(pod: Manifest) -> str:
+    """Why a pod does not run: no node, no image, or a process that ends, with its last line."""
+    status = pod.get("status") or {}
+    for each in status.get("containerStatuses") or []:
+        if each.get("ready"):
+            continue
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        ended = (each.get("state") or {}).get("terminated") or {}
+        ended = ended or (each.get("lastState") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            lines = str(ended.get("message") or "").strip().splitlines()
+            last = f": {lines[-1][:PROBLEM_MAX]}" if lines else ""
+            return f"its process ended with {ended['exitCode']}{last}"
+        if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
+            return f"{waiting['reason']}: {str(waiting.get('message', ''))[:PROBLEM_MAX]}"
+    for each in status.get("conditions") or []:
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return str(each.get("message", ""))[:PROBLEM_MAX]
+    return ""
 
 
 # ---------------------------------------------------------------------------------------- saying
@@ -265,7 +288,7 @@ def _status(
     health = seen.health
     ready = sum(pod.ready for pod in seen.pods if pod.role == BROKER)
     up = health.is_whole and len(health.brokers) >= spec.brokers.replicas
-    message = _sentence(step, health)
+    message = _sentence(step, seen)
     placed = seen.placed_on
     if placed is None and len(health.brokers) >= spec.brokers.replicas:
         placed = frozenset(range(spec.brokers.replicas))
@@ -324,11 +347,13 @@ class Conditions:
         }
 
 
-def _sentence(step: Step, health: Health) -> str:
+def _sentence(step: Step, seen: Observed) -> str:
+    health = seen.health
     if not isinstance(step, Settled):
         return step.why
     if not health.reachable:
-        return "the cluster does not answer yet"
+        told = [f"{pod.name}: {pod.problem}" for pod in seen.pods if pod.problem]
+        return f"the cluster does not answer yet{'; ' if told else ''}{''.join(told[:1])}"
     if health.offline:
         return f"{health.offline} partitions are offline"
     if health.under_replicated:

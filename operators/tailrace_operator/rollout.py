@@ -23,6 +23,8 @@ class Pod:
     ready: bool
     terminating: bool
     outdated: bool
+    # Why it does not run, as Kubernetes or its own last words say; empty: it does, or nobody says.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +153,13 @@ def _roll_broker(outdated: list[Pod], seen: Observed) -> Step:
 
 def _roll_other(outdated: list[Pod], seen: Observed) -> Step:
     role = outdated[0].role
-    unready = [pod.name for pod in seen.pods if pod.role == role and not pod.ready]
+    unready = [pod for pod in seen.pods if pod.role == role and not pod.ready]
     stuck = [pod for pod in outdated if not pod.ready]
     if stuck:
         return Restart(stuck[0], f"{stuck[0].name} is not ready, and not what is wanted")
     if unready:
-        return Wait(f"{outdated[0].name} is to be replaced, but {unready[0]} is not ready")
+        why = f"{unready[0].name} is not ready{_because(seen, role, unready[0].ordinal)}"
+        return Wait(f"{outdated[0].name} is to be replaced, but {why}")
     # The active controller last: one change of the active one, however many are replaced.
     ordered = sorted(
         outdated,
@@ -172,14 +175,14 @@ def _why_not_now(seen: Observed) -> str:
         return "the cluster does not say how it is"
     missing = sorted(_ordinals(seen) - health.brokers)
     if missing:
-        return f"broker {missing[0]} is not registered"
+        return f"broker {missing[0]} is not registered{_because(seen, BROKER, missing[0])}"
     if health.offline:
         return f"{health.offline} partitions are offline"
     if health.under_replicated:
         return f"{health.under_replicated} partitions are under-replicated"
-    unready = [pod.name for pod in seen.pods if pod.role == BROKER and not pod.ready]
+    unready = [pod for pod in seen.pods if pod.role == BROKER and not pod.ready]
     if unready:
-        return f"{unready[0]} is not ready"
+        return f"{unready[0].name} is not ready{_because(seen, BROKER, unready[0].ordinal)}"
     return ""
 
 
@@ -218,7 +221,8 @@ def _spread(seen: Observed) -> Step:
         return Settled()
     missing = sorted(set(wanted) - seen.health.brokers)
     if missing:
-        return Wait(f"broker {missing[0]} is not registered yet")
+        because = _because(seen, BROKER, missing[0])
+        return Wait(f"broker {missing[0]} is not registered yet{because}")
     if away:
         return Spread(wanted, f"brokers {_shown(away)} have been away for too long")
     if not seen.health.is_whole:
@@ -228,6 +232,11 @@ def _spread(seen: Observed) -> Step:
 
 def _ordinals(seen: Observed) -> set[int]:
     return set(range(min(seen.brokers_now, seen.brokers_wanted)))
+
+
+def _because(seen: Observed, role: str, ordinal: int) -> str:
+    told = [pod.problem for pod in seen.pods if (pod.role, pod.ordinal) == (role, ordinal)]
+    return f": {told[0]}" if told and told[0] else ""
 
 
 def _shown(brokers: Iterable[int]) -> str:

@@ -175,6 +175,16 @@ async def test_a_drill_that_is_deleted_is_stopped() -> None:
     assert bench.rounds.running == 0
 
 
+async def test_a_drill_whose_cluster_is_deleted_is_stopped() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await bench.play()
+    bench.links.clear()
+    await bench.play()
+    assert bench.runs[0].stopped == "the Cluster events was deleted"
+    assert bench.rounds.running == 0
+
+
 async def test_f24_what_a_dead_operator_left_is_put_right_and_ended() -> None:
     bench = Bench()
     bench.ask("one", kind="drain-node")

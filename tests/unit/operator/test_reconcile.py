@@ -255,3 +255,57 @@ async def test_an_api_that_is_in_trouble_is_asked_again() -> None:
     bench.api.refused["StatefulSet"] = KubeError("conflict", HTTPStatus.CONFLICT)
     with pytest.raises(KubeError):
         await bench.round()
+
+
+CRASHED = {"terminated": {"exitCode": 2, "message": "hello\nunknown setting: segment.byts\n"}}
+CREATING = {"reason": "ContainerCreating"}
+NO_IMAGE = {"reason": "ImagePullBackOff", "message": "no such image"}
+UNPLACED = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"state": {"waiting": CREATING}}, ""),
+        ({"state": {"waiting": NO_IMAGE}}, ": ImagePullBackOff: no such image"),
+        (
+            {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": CRASHED},
+            ": its process ended with 2: unknown setting: segment.byts",
+        ),
+        ({"state": {"running": {}}, "lastState": CRASHED, "ready": True}, ""),
+        ({"state": {"terminated": {"exitCode": 137}}}, ": its process ended with 137"),
+        ({"conditions": [UNPLACED]}, ": 0/1 nodes are available"),
+    ],
+)
+async def test_why_a_broker_does_not_come_is_told(status: dict[str, Any], why: str) -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.link.broken.add(1)
+    bench.change(brokers={"replicas": 3, "settings": {"segment.bytes": 1 << 20}})
+    conditions = status.get("conditions", [])
+    for _ in range(4):
+        await bench.round()
+        pod = next(each for each in bench.api.pods("broker") if is_broker(each, 1))
+        pod["status"] = {
+            "conditions": conditions,
+            "containerStatuses": [] if conditions else [status],
+        }
+    # The one that does not run may go at once; the next waits for it, and says why.
+    told = bench.status["message"]
+    assert told == f"events-broker-0 is to be replaced, but broker 1 is not registered{why}"
+
+
+def is_broker(pod: dict[str, Any], number: int) -> bool:
+    return bool(pod["metadata"]["name"] == f"events-broker-{number}")
+
+
+async def test_why_a_cluster_does_not_answer_is_told() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.link.reachable = False
+    pod = next(each for each in bench.api.pods("broker") if is_broker(each, 1))
+    pod["status"] = {"containerStatuses": [{"state": {"waiting": NO_IMAGE}}]}
+    await bench.round()
+    assert bench.status["message"] == (
+        "the cluster does not answer yet; events-broker-1: ImagePullBackOff: no such image"
+    )
