@@ -287,7 +287,8 @@ def _status(
 ) -> dict[str, Any]:
     health = seen.health
     ready = sum(pod.ready for pod in seen.pods if pod.role == BROKER)
-    up = health.is_whole and len(health.brokers) >= spec.brokers.replicas
+    # A pod that is not ready is found by no client, whatever its broker says.
+    up = health.is_whole and min(len(health.brokers), ready) >= spec.brokers.replicas
     message = _sentence(step, seen)
     placed = seen.placed_on
     if placed is None and len(health.brokers) >= spec.brokers.replicas:
@@ -358,6 +359,10 @@ def _sentence(step: Step, seen: Observed) -> str:
         return f"{health.offline} partitions are offline"
     if health.under_replicated:
         return f"{health.under_replicated} partitions are under-replicated"
+    unready = [pod for pod in seen.pods if not pod.ready]
+    if unready:
+        because = f": {unready[0].problem}" if unready[0].problem else ""
+        return f"{unready[0].name} is not ready yet{because}"
     return "all is well"
 
 

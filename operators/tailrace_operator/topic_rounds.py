@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tailrace.aio import Admin
 from tailrace.client.describing import TopicDescription
+from tailrace.clock import Clock
 from tailrace.errors import TailraceError, UnknownTopic
 from tailrace.model import settled_count
 from tailrace_operator.clusters import TIMEOUT_MS, ClusterLink
@@ -31,19 +32,25 @@ from tailrace_operator.topics import (
 )
 
 DELETIONS_PER_ROUND_MAX: Final = 20
+# Requests that run into their time limits add up: clusters must not wait for topics much longer.
+ROUND_MAX_MS: Final = 15_000
 
 
 class TopicRounds:
     """The topics of one cluster, once."""
 
-    def __init__(self, kube: Kube, link: ClusterLink, cluster: Manifest, now: str) -> None:
+    def __init__(
+        self, kube: Kube, link: ClusterLink, cluster: Manifest, now: str, *, clock: Clock
+    ) -> None:
         self._kube = kube
         self._link = link
         self._cluster = cluster
         self._now = now
+        self._clock = clock
         self._list_name = f"{cluster['metadata']['name']}-topics"
 
     async def play(self, wanted: Sequence[tuple[TopicSpec, Manifest]]) -> None:
+        ends_ms = self._clock.monotonic_ms() + ROUND_MAX_MS
         made = await self._made()
         uids = frozenset(resource["metadata"]["uid"] for _, resource in wanted)
         gone = to_delete(made, uids)
@@ -57,6 +64,9 @@ class TopicRounds:
         for spec, resource in sorted(
             wanted, key=lambda each: mine.get(each[0].topic) != each[1]["metadata"]["uid"]
         ):
+            if self._clock.monotonic_ms() >= ends_ms:
+                # The others have their turn when this one answers again.
+                return
             name = resource["metadata"]["name"]
             if taken.setdefault(spec.topic, name) != name:
                 await self._say(resource, None, f"Topic {taken[spec.topic]} has this topic already")
@@ -67,6 +77,8 @@ class TopicRounds:
         if gone and await self._kube.namespace_is_going():
             return
         for topic, each in list(gone.items())[:DELETIONS_PER_ROUND_MAX]:
+            if self._clock.monotonic_ms() >= ends_ms:
+                return
             await self._delete(admin, topic, each, made)
 
     async def _one(

@@ -309,3 +309,15 @@ async def test_why_a_cluster_does_not_answer_is_told() -> None:
     assert bench.status["message"] == (
         "the cluster does not answer yet; events-broker-1: ImagePullBackOff: no such image"
     )
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+async def test_a_cluster_whose_pods_are_not_ready_says_so(role: str) -> None:
+    bench = Bench()
+    await bench.until_settled()
+    for pod in bench.api.pods(role):
+        pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}]}
+    await bench.round()
+    assert bench.status["message"] == f"events-{role}-0 is not ready yet"
+    # Clients go to brokers: without them nothing can be read or written.
+    assert bench.ready() == ("False" if role == "broker" else "True")

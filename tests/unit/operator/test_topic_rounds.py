@@ -8,8 +8,10 @@ from simulation.cluster import SimCluster
 from simulation.loop import LoopClock, SimLoop
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import PartitionDescription, TopicDescription
+from tailrace.clock import Clock
+from tailrace_operator.clusters import TIMEOUT_MS
 from tailrace_operator.spec import read_topic
-from tailrace_operator.topic_rounds import TopicRounds, existing
+from tailrace_operator.topic_rounds import ROUND_MAX_MS, TopicRounds, existing
 from unit.operator.fake_kubernetes import FakeKubernetes, cluster_resource
 
 
@@ -24,8 +26,9 @@ class SimLink:
 
 
 class Bench:
-    def __init__(self, admin: AdminCore) -> None:
+    def __init__(self, admin: AdminCore, clock: Clock) -> None:
         self.admin = admin
+        self.clock = clock
         self.api = FakeKubernetes()
         self.cluster = self.api.put(cluster_resource())
         self.topics: dict[str, dict[str, Any]] = {}
@@ -39,7 +42,8 @@ class Bench:
             (read_topic(name, {"cluster": "events", **each["spec"]}), each)
             for name, each in self.topics.items()
         ]
-        rounds = TopicRounds(self.api, SimLink(self.admin), self.cluster, "now")  # type: ignore[arg-type]
+        link: Any = SimLink(self.admin)
+        rounds = TopicRounds(self.api, link, self.cluster, "now", clock=self.clock)  # type: ignore[arg-type]
         await rounds.play(wanted)
 
     def status(self, name: str) -> dict[str, Any]:
@@ -57,7 +61,7 @@ def test_a_topic_lives_as_its_resource_says() -> None:
         async def play() -> None:
             admin = AdminCore(cluster.bootstrap, network=host, clock=LoopClock(loop), rng=rng)
             await admin.start()
-            bench = Bench(admin)
+            bench = Bench(admin, LoopClock(loop))
             await admin.create_topic("stranger", partitions=1)
             bench.ask("orders", partitions=2, replicas=3)
             await bench.round()
@@ -90,6 +94,36 @@ def test_a_topic_lives_as_its_resource_says() -> None:
             # What the operator did not make stays, whoever asked for it.
             left = [each for each in await admin.describe_topics() if not each.deleting]
             assert [each.topic for each in left] == ["stranger"]
+            await admin.close()
+
+        await process.spawn("operator", play())
+
+    SimLoop(1).run(main)
+
+
+def test_topics_that_nobody_makes_hold_up_nobody_else_for_long() -> None:
+    """With no controller every request runs into its limit, one after the other."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = SimCluster(loop)
+        cluster.start_all()
+        await cluster.active_controller()
+        process, host, rng = cluster.client_host("operator")
+
+        async def play() -> None:
+            clock = LoopClock(loop)
+            admin = AdminCore(cluster.bootstrap, network=host, clock=clock, rng=rng)
+            await admin.start()
+            bench = Bench(admin, clock)
+            await admin.create_topic("first", partitions=1)
+            for number in range(40):
+                bench.ask(f"t{number}", partitions=1)
+            for each in cluster.controllers:
+                each.kill()
+            began_ms = clock.monotonic_ms()
+            await bench.round()
+            assert clock.monotonic_ms() - began_ms <= ROUND_MAX_MS + 2 * TIMEOUT_MS
+            assert bench.status("t0")["conditions"][0]["status"] == "False"
             await admin.close()
 
         await process.spawn("operator", play())
