@@ -107,6 +107,8 @@ class DrillRounds:
             if is_same and (now.get("status") or {}).get("phase") == RUNNING:
                 await self._orphan(now, now["status"])
             return
+        if status.get("restore") and not await self._put_right(resource, status):
+            return
         now_ms = self._clock.wall_ms()
         ran = status.get("phase") in {each.value for each in Verdict}
         due = turn(spec, ran=ran, next_ms=status.get("nextAtMs"), now_ms=now_ms)
@@ -195,11 +197,21 @@ class DrillRounds:
             warning=report.verdict is not Verdict.PASSED,
         )
 
+    async def _put_right(self, resource: Manifest, status: Mapping[str, Any]) -> bool:
+        """One try; what is left is told in the status."""
+        try:
+            await restore(self._kube, status["restore"], tries=1)
+        except KubeError as error:
+            what = " ".join(f"{key}={value}" for key, value in status["restore"].items())
+            message = f"what was stopped is not put right yet ({what}): {error}"
+            await self._write(resource, {**_kept(status), "message": message})
+            return False
+        await forget(self._kube, resource["metadata"]["name"])
+        return True
+
     async def _orphan(self, resource: Manifest, status: Mapping[str, Any]) -> None:
-        broken = status.get("restore") or {}
-        if broken:
-            await restore(self._kube, broken)
-            await forget(self._kube, resource["metadata"]["name"])
+        if status.get("restore") and not await self._put_right(resource, status):
+            return
         message = "the operator ended in the middle of it; what it had stopped was put right"
         await self._write(
             resource,
@@ -248,3 +260,8 @@ def _waits_for(
     if spec.cluster in paused:
         return f"{spec.cluster} is paused"
     return "another drill of this cluster is under way" if is_busy else ""
+
+
+def _kept(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The phase stays what it is."""
+    return {"phase": status["phase"]} if "phase" in status else {}

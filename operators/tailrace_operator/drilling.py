@@ -104,7 +104,7 @@ class Drilling:
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             # Cancelled or broken: whatever happens, nothing stays stopped or cordoned.
-            await self._striker.restore()
+            await self._restore()
             await tasks.close()
         await self._tidy(self._report)
         return self._report
@@ -130,7 +130,7 @@ class Drilling:
                 except CannotStrike as error:
                     return StrikeFailed(str(error))
             case Restore():
-                await self._striker.restore()
+                await self._restore()
             case CountRecords():
                 await self._end_probe()
                 await self._probe.count()
@@ -150,6 +150,11 @@ class Drilling:
             return Stopped(f"nothing was done: the probe's topic cannot be made: {error}")
         self._probing = tasks.spawn("probe", self._probe.run())
         return None
+
+    async def _restore(self) -> None:
+        """What cannot be put right now stands in the status, and is tried again every round."""
+        with suppress(KubeError):
+            await self._striker.restore()
 
     async def _end_probe(self) -> None:
         self._probe.stop()

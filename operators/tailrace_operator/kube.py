@@ -32,6 +32,16 @@ EVENT_MESSAGE_MAX: Final = 1_000
 # changed them by hand since, and Kubernetes does nothing where nobody has.
 APPLY_AGAIN_MS: Final = 60_000
 
+_LATER: Final = frozenset(
+    {
+        HTTPStatus.CONFLICT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+
 T = TypeVar("T")
 
 
@@ -44,9 +54,11 @@ class KubeError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether what was asked is wrong, so that to ask again is of no use."""
-        again = {HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZED}
-        return 400 <= self.status < 500 and self.status not in again
+        """Whether it is no use to ask the same again at once: an answer, and not 'later'.
+
+        A quantity that is none is an internal error to the API.
+        """
+        return bool(self.status) and self.status not in _LATER
 
 
 class Kube:
@@ -223,6 +235,15 @@ class Kube:
             )
 
         await self._do(f"{'cordoning' if on else 'uncordoning'} {node}", ask)
+
+    async def is_cordoned(self, node: str) -> bool:
+        """Whether no more pods come to a node already."""
+
+        def ask() -> bool:
+            found = self._core().read_node(node, _request_timeout=REQUEST_TIMEOUT_S)
+            return bool(found.spec.unschedulable)
+
+        return await self._do(f"reading node {node}", ask)
 
     async def node_is_gone(self, node: str) -> bool:
         """Whether Kubernetes knows no such node; False too when we may not ask."""

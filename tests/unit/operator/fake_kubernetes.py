@@ -37,6 +37,8 @@ class FakeKubernetes:
         self.events: list[str] = []
         self.deleted_pods: list[str] = []
         self.cordoned: set[str] = set()
+        # What the API says when nodes are asked for or changed; None: it does it.
+        self.no_nodes: KubeError | None = None
         self.nodes_gone: set[str] = set()
         # Pods that a disruption budget protects.
         self.protected: set[str] = set()
@@ -126,8 +128,16 @@ class FakeKubernetes:
         self.deleted_pods.append(pod)
         return True
 
+    async def is_cordoned(self, node: str) -> bool:
+        self._called()
+        if self.no_nodes is not None:
+            raise self.no_nodes
+        return node in self.cordoned
+
     async def cordon(self, node: str, *, on: bool) -> None:
         self._called()
+        if self.no_nodes is not None:
+            raise self.no_nodes
         if on:
             self.cordoned.add(node)
         else:
