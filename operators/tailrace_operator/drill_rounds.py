@@ -13,7 +13,7 @@ from typing import Any, Final
 from tailrace.clock import Clock
 from tailrace.runtime import Tasks
 from tailrace_operator.clusters import ClusterLink
-from tailrace_operator.drilling import Drilling
+from tailrace_operator.drilling import Drilling, delete_topic
 from tailrace_operator.drills import Phase, Report, Verdict, turn
 from tailrace_operator.kube import Kube, KubeError
 from tailrace_operator.manifests import Manifest
@@ -105,7 +105,7 @@ class DrillRounds:
             now = await self._kube.get(resource["apiVersion"], "Drill", spec.name) or {}
             is_same = (now.get("metadata") or {}).get("uid") == uid
             if is_same and (now.get("status") or {}).get("phase") == RUNNING:
-                await self._orphan(now, now["status"])
+                await self._orphan(spec, now, links.get(spec.cluster))
             return
         if status.get("restore") and not await self._put_right(resource, status):
             return
@@ -209,9 +209,12 @@ class DrillRounds:
         await forget(self._kube, resource["metadata"]["name"])
         return True
 
-    async def _orphan(self, resource: Manifest, status: Mapping[str, Any]) -> None:
+    async def _orphan(self, spec: DrillSpec, resource: Manifest, link: ClusterLink | None) -> None:
+        status = resource["status"]
         if status.get("restore") and not await self._put_right(resource, status):
             return
+        if link is not None and status.get("topic") and not spec.keep_topic:
+            await delete_topic(link, str(status["topic"]))
         message = "the operator ended in the middle of it; what it had stopped was put right"
         await self._write(
             resource,

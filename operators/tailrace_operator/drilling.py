@@ -165,9 +165,7 @@ class Drilling:
     async def _tidy(self, report: Report) -> None:
         if self._spec.keep_topic or report.verdict is Verdict.FAILED:
             return
-        with suppress(TailraceError):
-            admin = await self._link.admin()
-            await admin.delete_topic(self._topic, timeout_ms=TIMEOUT_MS)
+        await delete_topic(self._link, self._topic)
 
     # ------------------------------------------------------------------------------ looking
 
@@ -193,3 +191,10 @@ class Drilling:
         return self._probe.ledger.figures(
             since_ms=self._drill.waits_since_ms, now_ms=self._clock.monotonic_ms()
         )
+
+
+async def delete_topic(link: ClusterLink, topic: str) -> None:
+    """A probe's own, as far as it can be done: it costs a little space, and nothing else."""
+    with suppress(TailraceError):
+        admin = await link.admin()
+        await admin.delete_topic(topic, timeout_ms=TIMEOUT_MS)

@@ -193,9 +193,11 @@ async def test_f24_what_a_dead_operator_left_is_put_right_and_ended() -> None:
     bench = Bench()
     bench.ask("one", kind="drain-node")
     bench.api.cordoned.add("node-1")
-    left = {"phase": "Running", "restore": {"node": "node-1"}, "run": 1}
+    left = {"phase": "Running", "restore": {"node": "node-1"}, "run": 1, "topic": "drill-one-1"}
     bench.api.objects["Drill", "one"]["status"] = left
+    bench.links["events"].topics = {"drill-one-1", "orders"}
     await bench.play()
+    assert bench.links["events"].topics == {"orders"}
     assert not bench.api.cordoned
     assert bench.status("one")["phase"] == "Aborted"
     assert "the operator ended in the middle of it" in bench.status("one")["message"]
