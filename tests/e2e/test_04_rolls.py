@@ -12,7 +12,7 @@ import pytest
 
 from e2e.kube import CommandFailed, Object, until
 from e2e.loads import pause_told, under_load
-from e2e.release import CLUSTERS, Release
+from e2e.release import CHART, CLUSTERS, Release
 
 ROLLED_S = 400.0
 GROWN = "2Gi"
@@ -146,6 +146,14 @@ def test_a_second_etcd_beside_the_first_is_refused(release: Release) -> None:
     with pytest.raises(CommandFailed, match=r"leave etcd\.replicas as it was"):
         release.upgrade({"etcd.replicas": 3})
     del release.values["etcd.replicas"]
+
+
+def test_a_second_operator_in_the_namespace_is_refused(release: Release) -> None:
+    """Both would look after everything there, and run every drill twice."""
+    words = ("install", "another", str(CHART), "--dry-run=server")
+    with pytest.raises(CommandFailed, match=r"set operator\.enabled=false"):
+        release.kube.helm(*words)
+    assert "kind: Cluster" in release.kube.helm(*words, "--set=operator.enabled=false")
 
 
 @pytest.mark.needs("IMAGE_BEFORE")
