@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.aio import Admin
+from tailrace.client.operations import BrokerState
 from tailrace.errors import StaleBroker, TailraceError
 from tailrace_operator.reconcile import SpreadFailed
 from tailrace_operator.rollout import Health
@@ -16,6 +17,8 @@ from tailrace_operator.rollout import Health
 TIMEOUT_MS: Final = 5_000
 MOVE_TIMEOUT_MS: Final = 30_000
 THROTTLE: Final = "leader.replication.throttled.rate"
+# What tells cordons of the operator's from those of people, which it leaves alone.
+LEAVING: Final = "the Cluster resource wants fewer brokers"
 
 
 class ClusterLink:
@@ -33,11 +36,12 @@ class ClusterLink:
         return self._admin
 
     async def health(self) -> tuple[Health, frozenset[int]]:
-        """How it is, and which brokers hold replicas."""
+        """How it is, and which brokers hold replicas: those that are away too."""
         try:
             admin = await self.admin()
             cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
             moves = await admin.list_reassignments(timeout_ms=TIMEOUT_MS)
+            states = await admin.describe_brokers(timeout_ms=TIMEOUT_MS)
         except TailraceError as error:
             self.problem = str(error)
             return Health(), frozenset()
@@ -52,11 +56,15 @@ class ClusterLink:
             under_min_isr=count.get("under-min-isr", 0),
             offline=count.get("offline", 0),
             moving=len(moves),
+            cordoned=frozenset(each.broker_id for each in states if _is_leaving(each)),
         )
-        return health, frozenset(each.broker_id for each in cluster.brokers if each.replicas)
+        return health, frozenset(each.broker_id for each in states if each.replicas)
 
     async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str:
-        """Move replicas to where the rule wants them over these brokers; says what came of it."""
+        """Move replicas to where the rule wants them over these brokers; says what came of it.
+
+        The other brokers that run get no new ones from then on, so that they stay empty.
+        """
         try:
             admin = await self.admin()
             await admin.alter_config(
@@ -66,10 +74,24 @@ class ClusterLink:
                 unset=[] if throttle_bytes else [THROTTLE],
                 timeout_ms=TIMEOUT_MS,
             )
+            states = await admin.describe_brokers(timeout_ms=TIMEOUT_MS)
+            back = [each.broker_id for each in states if _is_leaving(each)]
+            await self.uncordon([each for each in back if each in brokers])
+            # Asked first: who cannot be emptied is not to be cordoned for ever either.
+            await admin.reassign(to_brokers=brokers, validate_only=True, timeout_ms=MOVE_TIMEOUT_MS)
+            for each in states:
+                if each.live and not each.cordoned and each.broker_id not in brokers:
+                    await admin.cordon_broker(each.broker_id, reason=LEAVING, timeout_ms=TIMEOUT_MS)
             moves = await admin.reassign(to_brokers=brokers, timeout_ms=MOVE_TIMEOUT_MS)
         except TailraceError as error:
             raise SpreadFailed(str(error)) from error
         return f"{len(moves)} partitions move"
+
+    async def uncordon(self, brokers: Sequence[int]) -> None:
+        """Let brokers that were on their way out have replicas again; TailraceError: not now."""
+        admin = await self.admin()
+        for each in brokers:
+            await admin.cordon_broker(each, cordon=False, timeout_ms=TIMEOUT_MS)
 
     async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]:
         """Have the broker that ran in this pod fenced; whether that is sure, and what was said."""
@@ -99,3 +121,7 @@ class ClusterLink:
         if self._admin is not None:
             await self._admin.close()
             self._admin = None
+
+
+def _is_leaving(broker: BrokerState) -> bool:
+    return broker.cordoned and broker.cordon_reason == LEAVING

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tailrace.clock import Clock
 from tailrace.runtime import Tasks
 from tailrace_operator.clusters import ClusterLink
-from tailrace_operator.drilling import Drilling
+from tailrace_operator.drilling import Drilling, delete_topic
 from tailrace_operator.drills import Phase, Report, Verdict, turn
 from tailrace_operator.kube import Kube, KubeError
 from tailrace_operator.manifests import Manifest
@@ -60,9 +60,11 @@ class DrillRounds:
         self, drills: Sequence[Manifest], links: Mapping[str, ClusterLink], paused: frozenset[str]
     ) -> None:
         there = {each["metadata"]["uid"] for each in drills}
-        for each in self._running.values():
+        for cluster, each in self._running.items():
             if each.uid not in there:
                 each.drilling.stop("the Drill was deleted")
+            elif cluster not in links:
+                each.drilling.stop(f"the Cluster {cluster} was deleted")
         for resource in sorted(drills, key=lambda each: str(each["metadata"]["name"])):
             name = resource["metadata"]["name"]
             try:
@@ -103,7 +105,9 @@ class DrillRounds:
             now = await self._kube.get(resource["apiVersion"], "Drill", spec.name) or {}
             is_same = (now.get("metadata") or {}).get("uid") == uid
             if is_same and (now.get("status") or {}).get("phase") == RUNNING:
-                await self._orphan(now, now["status"])
+                await self._orphan(spec, now, links.get(spec.cluster))
+            return
+        if status.get("restore") and not await self._put_right(resource, status):
             return
         now_ms = self._clock.wall_ms()
         ran = status.get("phase") in {each.value for each in Verdict}
@@ -193,11 +197,24 @@ class DrillRounds:
             warning=report.verdict is not Verdict.PASSED,
         )
 
-    async def _orphan(self, resource: Manifest, status: Mapping[str, Any]) -> None:
-        broken = status.get("restore") or {}
-        if broken:
-            await restore(self._kube, broken)
-            await forget(self._kube, resource["metadata"]["name"])
+    async def _put_right(self, resource: Manifest, status: Mapping[str, Any]) -> bool:
+        """One try; what is left is told in the status."""
+        try:
+            await restore(self._kube, status["restore"], tries=1)
+        except KubeError as error:
+            what = " ".join(f"{key}={value}" for key, value in status["restore"].items())
+            message = f"what was stopped is not put right yet ({what}): {error}"
+            await self._write(resource, {**_kept(status), "message": message})
+            return False
+        await forget(self._kube, resource["metadata"]["name"])
+        return True
+
+    async def _orphan(self, spec: DrillSpec, resource: Manifest, link: ClusterLink | None) -> None:
+        status = resource["status"]
+        if status.get("restore") and not await self._put_right(resource, status):
+            return
+        if link is not None and status.get("topic") and not spec.keep_topic:
+            await delete_topic(link, str(status["topic"]))
         message = "the operator ended in the middle of it; what it had stopped was put right"
         await self._write(
             resource,
@@ -246,3 +263,8 @@ def _waits_for(
     if spec.cluster in paused:
         return f"{spec.cluster} is paused"
     return "another drill of this cluster is under way" if is_busy else ""
+
+
+def _kept(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The phase stays what it is."""
+    return {"phase": status["phase"]} if "phase" in status else {}

@@ -104,7 +104,7 @@ class Drilling:
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             # Cancelled or broken: whatever happens, nothing stays stopped or cordoned.
-            await self._striker.restore()
+            await self._restore()
             await tasks.close()
         await self._tidy(self._report)
         return self._report
@@ -130,7 +130,7 @@ class Drilling:
                 except CannotStrike as error:
                     return StrikeFailed(str(error))
             case Restore():
-                await self._striker.restore()
+                await self._restore()
             case CountRecords():
                 await self._end_probe()
                 await self._probe.count()
@@ -151,6 +151,11 @@ class Drilling:
         self._probing = tasks.spawn("probe", self._probe.run())
         return None
 
+    async def _restore(self) -> None:
+        """What cannot be put right now stands in the status, and is tried again every round."""
+        with suppress(KubeError):
+            await self._striker.restore()
+
     async def _end_probe(self) -> None:
         self._probe.stop()
         if self._probing is not None:
@@ -160,9 +165,7 @@ class Drilling:
     async def _tidy(self, report: Report) -> None:
         if self._spec.keep_topic or report.verdict is Verdict.FAILED:
             return
-        with suppress(TailraceError):
-            admin = await self._link.admin()
-            await admin.delete_topic(self._topic, timeout_ms=TIMEOUT_MS)
+        await delete_topic(self._link, self._topic)
 
     # ------------------------------------------------------------------------------ looking
 
@@ -188,3 +191,10 @@ class Drilling:
         return self._probe.ledger.figures(
             since_ms=self._drill.waits_since_ms, now_ms=self._clock.monotonic_ms()
         )
+
+
+async def delete_topic(link: ClusterLink, topic: str) -> None:
+    """A probe's own, as far as it can be done: it costs a little space, and nothing else."""
+    with suppress(TailraceError):
+        admin = await link.admin()
+        await admin.delete_topic(topic, timeout_ms=TIMEOUT_MS)

@@ -24,6 +24,8 @@ from tailrace_operator.spec import DrillSpec
 # How long a probe may take to have its first records acknowledged.
 WARM_MAX_MS: Final = 60_000
 SETTLE_MS: Final = 3_000
+# How long a cluster may leave questions without an answer before nothing is begun for it.
+UNHEARD_MAX_MS: Final = 20_000
 COUNT_MAX_MS: Final = 180_000
 # A scheduled drill that is later than this, since the operator was away, waits for its next turn.
 LATE_MAX_MS: Final = 600_000
@@ -151,6 +153,7 @@ class Drill:
     phase: Phase = Phase.CHECKING
     struck_ms: int | None = None
     _since_ms: int = 0
+    _heard_ms: int = 0
     _recovered_ms: int | None = None
     _figures: Figures = field(default_factory=Figures)
     _failure: str = ""
@@ -158,7 +161,7 @@ class Drill:
     _health: Health | None = None
 
     def __post_init__(self) -> None:
-        self._since_ms = self.began_ms
+        self._since_ms = self._heard_ms = self.began_ms
 
     @property
     def waits_since_ms(self) -> int:
@@ -206,12 +209,22 @@ class Drill:
                 return []
 
     def _checking(self, seen: Looked, now_ms: int) -> list[Effect]:
+        if self._is_slow(seen, now_ms):
+            return []
         if seen.trouble:
             return self._end(Verdict.ABORTED, f"nothing was done: {seen.trouble}", now_ms)
         self._enter(Phase.WARMING, now_ms)
         return [StartProbe()]
 
+    def _is_slow(self, seen: Looked, now_ms: int) -> bool:
+        """One question without an answer is no proof that something is wrong."""
+        if seen.health.reachable:
+            self._heard_ms = now_ms
+        return not seen.health.reachable and now_ms - self._heard_ms < UNHEARD_MAX_MS
+
     def _warming(self, seen: Looked, now_ms: int) -> list[Effect]:
+        if self._is_slow(seen, now_ms):
+            return []
         if seen.trouble:
             return self._end(Verdict.ABORTED, f"nothing was done: {seen.trouble}", now_ms)
         spent = self._spent_ms(now_ms)

@@ -13,8 +13,11 @@ of it.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final
 
 from tailrace_operator.rollout import Health
@@ -25,10 +28,12 @@ STUCK_AFTER_MS: Final = 30_000
 # How long a pod must have been without a place before its volume is given up.
 UNPLACED_AFTER_MS: Final = 60_000
 _CONFLICT: Final = "volume node affinity conflict"
+# All that Kubernetes may make of a size: 1.0001Gi comes back in thousandths of a byte.
+_QUANTITY: Final = re.compile(r"(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d+)|([a-zA-Z]{0,2}))")
 _UNITS: Final = {
-    "": 1,
-    **{unit: 1000 ** (power + 1) for power, unit in enumerate("kMGTP")},
-    **{f"{unit}i": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")},
+    **{unit: Decimal(1000) ** (power - 3) for power, unit in enumerate(["n", "u", "m", ""])},
+    **{unit: Decimal(1000) ** (power + 1) for power, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": Decimal(1024) ** (power + 1) for power, unit in enumerate("KMGTPE")},
 }
 
 
@@ -116,13 +121,12 @@ def grow(claims: Sequence[Claim], size: str) -> list[Grow]:
 
 
 def read_quantity(text: str) -> int:
-    """Bytes of "10Gi", "1500M", "1.5Ti", 1024."""
-    number = text.rstrip("kKMGTPi")
-    unit = text[len(number) :]
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (KeyError, ValueError) as error:
-        raise InvalidSpec(f"{text!r} is no size: write 500Mi, 10Gi or 1Ti") from error
+    """Bytes of "10Gi", "1500M", "1.5Ti", "1024", "1e9"; a part of a byte is a whole one."""
+    found = _QUANTITY.fullmatch(text)
+    factor = None if found is None else _UNITS.get(found[3] or "")
+    if found is None or factor is None:
+        raise InvalidSpec(f"{text!r} is no size: write 500Mi, 10Gi or 1Ti")
+    return math.ceil(Decimal(found[1]).scaleb(int(found[2] or 0)) * factor)
 
 
 def _gone_for_good(claim: Claim, pod: BrokerPod | None, now_ms: int) -> str:

@@ -16,9 +16,10 @@ from typing import Any, Final, TypeVar
 import kubernetes
 from kubernetes.client import ApiException
 from kubernetes.dynamic import DynamicClient
-from kubernetes.dynamic.exceptions import NotFoundError
+from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 
+from tailrace.clock import Clock
 from tailrace_operator.manifests import Manifest, fingerprint
 from tailrace_operator.spec import GROUP, VERSION
 
@@ -27,6 +28,19 @@ FIELD_MANAGER: Final = "tailrace-operator"
 APPLIED: Final = f"{GROUP}/applied"
 OWN_VERSION: Final = f"{GROUP}/{VERSION}"
 EVENT_MESSAGE_MAX: Final = 1_000
+# Objects that were applied as they are wanted are applied again after this long: somebody may have
+# changed them by hand since, and Kubernetes does nothing where nobody has.
+APPLY_AGAIN_MS: Final = 60_000
+
+_LATER: Final = frozenset(
+    {
+        HTTPStatus.CONFLICT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
 
 T = TypeVar("T")
 
@@ -38,17 +52,27 @@ class KubeError(Exception):
         super().__init__(message)
         self.status = status
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it is no use to ask the same again at once: an answer, and not 'later'.
+
+        A quantity that is none is an internal error to the API.
+        """
+        return bool(self.status) and self.status not in _LATER
+
 
 class Kube:
     """The API of one namespace."""
 
-    def __init__(self, namespace: str, *, now: Callable[[], str]) -> None:
+    def __init__(self, namespace: str, *, now: Callable[[], str], clock: Clock) -> None:
         try:
             kubernetes.config.load_incluster_config()  # type: ignore[no-untyped-call]
         except kubernetes.config.ConfigException:
             kubernetes.config.load_kube_config()  # type: ignore[no-untyped-call]
         self.namespace = namespace
         self._now = now
+        self._clock = clock
+        self._applied_ms: dict[tuple[str, str], int] = {}
         self._api: DynamicClient | None = None
 
     async def list(self, api_version: str, kind: str, selector: str = "") -> list[Manifest]:
@@ -75,11 +99,14 @@ class Kube:
         return await self._do(f"reading {kind} {name}", ask)
 
     async def apply(self, manifest: Manifest) -> bool:
-        """Make or change an object, by server-side apply; whether there was anything to do."""
+        """Make or change an object, by server-side apply; whether something new is wanted."""
         mark = fingerprint(manifest)
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         now = await self.get(manifest["apiVersion"], kind, name)
-        if now is not None and (now["metadata"].get("annotations") or {}).get(APPLIED) == mark:
+        marks = ((now or {}).get("metadata") or {}).get("annotations") or {}
+        is_new, asked_ms = marks.get(APPLIED) != mark, self._clock.monotonic_ms()
+        last_ms = self._applied_ms.get((kind, name))
+        if not is_new and last_ms is not None and asked_ms - last_ms < APPLY_AGAIN_MS:
             return False
         metadata = dict(manifest["metadata"])
         metadata["annotations"] = {**(metadata.get("annotations") or {}), APPLIED: mark}
@@ -95,7 +122,8 @@ class Kube:
             )
 
         await self._do(f"applying {kind} {name}", ask)
-        return True
+        self._applied_ms[kind, name] = asked_ms
+        return is_new
 
     async def patch(self, api_version: str, kind: str, name: str, patch: Manifest) -> None:
         def ask() -> None:
@@ -208,6 +236,15 @@ class Kube:
 
         await self._do(f"{'cordoning' if on else 'uncordoning'} {node}", ask)
 
+    async def is_cordoned(self, node: str) -> bool:
+        """Whether no more pods come to a node already."""
+
+        def ask() -> bool:
+            found = self._core().read_node(node, _request_timeout=REQUEST_TIMEOUT_S)
+            return bool(found.spec.unschedulable)
+
+        return await self._do(f"reading node {node}", ask)
+
     async def node_is_gone(self, node: str) -> bool:
         """Whether Kubernetes knows no such node; False too when we may not ask."""
 
@@ -247,6 +284,8 @@ class Kube:
     async def _do(what: str, ask: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(ask)
+        except ResourceNotFoundError as error:
+            raise KubeError(f"{what}: the API has no such kind; are the CRDs there?") from error
         except ApiException as error:
             detail = error.reason or error.status
             raise KubeError(f"{what}: {detail}: {told(error.body)}", error.status) from error

@@ -45,7 +45,7 @@ async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.scanning.disabled = True
     clock = SystemClock()
 
-    kube = Kube(namespace(), now=lambda: moment(clock.wall_ms()))
+    kube = Kube(namespace(), now=lambda: moment(clock.wall_ms()), clock=clock)
     metrics = Metrics()
     _Running.leadership = Leadership(
         kube, lease_name(), identity(), clock=clock, moment=micro_moment, say=log.info

@@ -294,6 +294,8 @@ def _container(spec: ClusterSpec, role: str) -> Manifest:
         "startupProbe": _probe(_ALIVE, failures=STARTUP_S // _PROBE_S),
         "livenessProbe": _probe(_ALIVE, failures=12),
         "readinessProbe": _probe(_READY[role], failures=1),
+        # So that Kubernetes, and the status of the Cluster, can say why a process ended.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": dict(role_of(spec, role).resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,

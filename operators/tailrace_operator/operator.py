@@ -190,7 +190,9 @@ class Operator:
                     continue
                 if spec.cluster == name:
                     mine.append((spec, resource))
-            rounds = TopicRounds(self._kube, self._link(name), cluster, self._now())
+            rounds = TopicRounds(
+                self._kube, self._link(name), cluster, self._now(), clock=self._clock
+            )
             try:
                 await rounds.play(mine)
             except (KubeError, TailraceError) as error:

@@ -8,11 +8,14 @@ where it died. What is done: objects as the spec wants them (`manifests`), then 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tailrace.errors import TailraceError
 from tailrace_operator import healing
 from tailrace_operator.healing import Healing
+from tailrace_operator.kube import KubeError
 from tailrace_operator.manifests import (
     BROKER,
     ROLES,
@@ -29,6 +32,7 @@ from tailrace_operator.rollout import (
     Settled,
     Spread,
     Step,
+    Uncordon,
     Wait,
     next_step,
 )
@@ -42,6 +46,7 @@ from tailrace_operator.spec import (
 
 APPS: Final = "apps/v1"
 REVISION_LABEL: Final = "controller-revision-hash"
+PROBLEM_MAX: Final = 300
 
 
 class Api(healing.Api, Protocol):
@@ -61,6 +66,7 @@ class Link(healing.Link, Protocol):
 
     async def health(self) -> tuple[Health, frozenset[int]]: ...
     async def spread(self, brokers: Sequence[int], *, throttle_bytes: int) -> str: ...
+    async def uncordon(self, brokers: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +96,14 @@ async def reconcile(
     except InvalidSpec as error:
         await _write_status(api, resource, _invalid(resource, str(error), now))
         return None
-    changed = () if spec.paused else await _apply(spec, resource, api)
+    changed, refused = ((), "") if spec.paused else await _apply(spec, resource, api)
     seen, away = await _observe(spec, resource, api, link, now_ms)
     if spec.paused:
         step: Step = Wait("spec.paused is true")
     else:
         trouble = await Healing(api, link, spec, resource, moments.read).play(seen.health, now_ms)
-        step = next_step(seen)
+        # With objects that are not as wanted no step leads there.
+        step = Wait(refused) if refused else next_step(seen)
         # What could not be mended is told, and keeps nobody from the steps that are safe.
         if trouble and isinstance(step, Wait | Settled):
             step = Wait(trouble)
@@ -110,8 +117,9 @@ async def reconcile(
 # ---------------------------------------------------------------------------------------- doing
 
 
-async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, ...]:
-    changed = []
+async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[tuple[str, ...], str]:
+    """What was changed, and what Kubernetes would not take of it, in words: the first of that."""
+    changed, refused = [], ""
     for manifest in build(spec, resource["metadata"]):
         wanted = manifest
         if (
@@ -119,9 +127,14 @@ async def _apply(spec: ClusterSpec, resource: Manifest, api: Api) -> tuple[str, 
             and manifest["metadata"]["labels"][ROLE_LABEL] == BROKER
         ):
             wanted = await _with_brokers_as_they_are(manifest, api)
-        if await api.apply(wanted):
-            changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
-    return tuple(changed)
+        try:
+            if await api.apply(wanted):
+                changed.append(f"{manifest['kind']} {manifest['metadata']['name']}")
+        except KubeError as error:
+            if not error.is_refusal:
+                raise
+            refused = refused or f"Kubernetes refuses what the spec asks for: {error}"
+    return tuple(changed), refused
 
 
 async def _with_brokers_as_they_are(manifest: Manifest, api: Api) -> Manifest:
@@ -167,6 +180,10 @@ async def _perform(
                 return {"message": problem}
             await api.event(resource, reason="Spread", message=f"{why}: {told}", warning=False)
             return {"placedOn": list(brokers)}
+        case Uncordon(brokers, why):
+            with suppress(TailraceError):
+                # One that is not answered is asked again in the next round.
+                await link.uncordon(brokers)
         case Wait() | Settled():
             pass
     return {}
@@ -237,7 +254,29 @@ def _pod(pod: Manifest, sets: Mapping[str, Manifest]) -> Pod | None:
         ready=any(each["type"] == "Ready" and each["status"] == "True" for each in conditions),
         terminating="deletionTimestamp" in metadata,
         outdated=bool(wanted) and metadata["labels"].get(REVISION_LABEL) != wanted,
+        problem=_problem(pod),
     )
+
+
+def _problem(pod: Manifest) -> str:
+    """Why a pod does not run: no node, no image, or a process that ends, with its last line."""
+    status = pod.get("status") or {}
+    for each in status.get("containerStatuses") or []:
+        if each.get("ready"):
+            continue
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        ended = (each.get("state") or {}).get("terminated") or {}
+        ended = ended or (each.get("lastState") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            lines = str(ended.get("message") or "").strip().splitlines()
+            last = f": {lines[-1][:PROBLEM_MAX]}" if lines else ""
+            return f"its process ended with {ended['exitCode']}{last}"
+        if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
+            return f"{waiting['reason']}: {str(waiting.get('message', ''))[:PROBLEM_MAX]}"
+    for each in status.get("conditions") or []:
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return str(each.get("message", ""))[:PROBLEM_MAX]
+    return ""
 
 
 # ---------------------------------------------------------------------------------------- saying
@@ -248,8 +287,9 @@ def _status(
 ) -> dict[str, Any]:
     health = seen.health
     ready = sum(pod.ready for pod in seen.pods if pod.role == BROKER)
-    up = health.is_whole and len(health.brokers) >= spec.brokers.replicas
-    message = _sentence(step, health)
+    # A pod that is not ready is found by no client, whatever its broker says.
+    up = health.is_whole and min(len(health.brokers), ready) >= spec.brokers.replicas
+    message = _sentence(step, seen)
     placed = seen.placed_on
     if placed is None and len(health.brokers) >= spec.brokers.replicas:
         placed = frozenset(range(spec.brokers.replicas))
@@ -308,15 +348,21 @@ class Conditions:
         }
 
 
-def _sentence(step: Step, health: Health) -> str:
+def _sentence(step: Step, seen: Observed) -> str:
+    health = seen.health
     if not isinstance(step, Settled):
         return step.why
     if not health.reachable:
-        return "the cluster does not answer yet"
+        told = [f"{pod.name}: {pod.problem}" for pod in seen.pods if pod.problem]
+        return f"the cluster does not answer yet{'; ' if told else ''}{''.join(told[:1])}"
     if health.offline:
         return f"{health.offline} partitions are offline"
     if health.under_replicated:
         return f"{health.under_replicated} partitions are under-replicated"
+    unready = [pod for pod in seen.pods if not pod.ready]
+    if unready:
+        because = f": {unready[0].problem}" if unready[0].problem else ""
+        return f"{unready[0].name} is not ready yet{because}"
     return "all is well"
 
 

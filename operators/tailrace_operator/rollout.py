@@ -23,6 +23,8 @@ class Pod:
     ready: bool
     terminating: bool
     outdated: bool
+    # Why it does not run, as Kubernetes or its own last words say; empty: it does, or nobody says.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Health:
     under_min_isr: int = 0
     offline: int = 0
     moving: int = 0
+    # Brokers that the operator itself lets have no new replicas, since they are to go.
+    cordoned: frozenset[int] = frozenset()
 
     @property
     def is_whole(self) -> bool:
@@ -51,7 +55,8 @@ class Observed:
     brokers_now: int
     pods: Sequence[Pod]
     health: Health
-    # The brokers that replicas were spread over last, and those that hold replicas now.
+    # The brokers that replicas were spread over last, and those that hold replicas now, be they
+    # registered or away.
     placed_on: frozenset[int] | None = None
     holding: frozenset[int] = frozenset()
     # Brokers that have been away for longer than `failover.replaceAfter`.
@@ -76,7 +81,15 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Place replicas by the rule over these brokers; others are emptied by it."""
+    """Place replicas by the rule over these brokers; others are cordoned and emptied by it."""
+
+    brokers: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """Let these brokers have replicas again, or forget those that went."""
 
     brokers: tuple[int, ...]
     why: str
@@ -94,7 +107,7 @@ class Settled:
     """All is as wanted."""
 
 
-Step = Restart | Scale | Spread | Wait | Settled
+Step = Restart | Scale | Spread | Uncordon | Wait | Settled
 
 
 def next_step(seen: Observed) -> Step:
@@ -140,12 +153,13 @@ def _roll_broker(outdated: list[Pod], seen: Observed) -> Step:
 
 def _roll_other(outdated: list[Pod], seen: Observed) -> Step:
     role = outdated[0].role
-    unready = [pod.name for pod in seen.pods if pod.role == role and not pod.ready]
+    unready = [pod for pod in seen.pods if pod.role == role and not pod.ready]
     stuck = [pod for pod in outdated if not pod.ready]
     if stuck:
         return Restart(stuck[0], f"{stuck[0].name} is not ready, and not what is wanted")
     if unready:
-        return Wait(f"{outdated[0].name} is to be replaced, but {unready[0]} is not ready")
+        why = f"{unready[0].name} is not ready{_because(seen, role, unready[0].ordinal)}"
+        return Wait(f"{outdated[0].name} is to be replaced, but {why}")
     # The active controller last: one change of the active one, however many are replaced.
     ordered = sorted(
         outdated,
@@ -161,14 +175,14 @@ def _why_not_now(seen: Observed) -> str:
         return "the cluster does not say how it is"
     missing = sorted(_ordinals(seen) - health.brokers)
     if missing:
-        return f"broker {missing[0]} is not registered"
+        return f"broker {missing[0]} is not registered{_because(seen, BROKER, missing[0])}"
     if health.offline:
         return f"{health.offline} partitions are offline"
     if health.under_replicated:
         return f"{health.under_replicated} partitions are under-replicated"
-    unready = [pod.name for pod in seen.pods if pod.role == BROKER and not pod.ready]
+    unready = [pod for pod in seen.pods if pod.role == BROKER and not pod.ready]
     if unready:
-        return f"{unready[0]} is not ready"
+        return f"{unready[0].name} is not ready{_because(seen, BROKER, unready[0].ordinal)}"
     return ""
 
 
@@ -181,9 +195,10 @@ def _shrink(seen: Observed) -> Step:
     if not seen.health.reachable:
         return Wait("brokers are to go, but the cluster does not say what they hold")
     held = sorted(leaving & seen.holding)
-    if not held:
+    # One that may still get replicas is never removed: a topic could be made meanwhile.
+    if not held and not leaving & seen.health.brokers - seen.health.cordoned:
         return Scale(seen.brokers_wanted, f"brokers {_shown(leaving)} hold nothing any more")
-    if seen.health.moving:
+    if held and seen.health.moving:
         return Wait(f"{seen.health.moving} partitions are moving off brokers {_shown(held)}")
     return Spread(staying, f"brokers {_shown(leaving)} are to go")
 
@@ -191,6 +206,13 @@ def _shrink(seen: Observed) -> Step:
 def _spread(seen: Observed) -> Step:
     away = seen.overdue & frozenset(range(seen.brokers_wanted))
     wanted = tuple(each for each in range(seen.brokers_wanted) if each not in away)
+    free = sorted(
+        each
+        for each in seen.health.cordoned
+        if each < seen.brokers_wanted or each not in seen.health.brokers
+    )
+    if free:
+        return Uncordon(tuple(free), f"brokers {_shown(free)} are not on their way out any more")
     if seen.health.moving:
         return Wait(f"{seen.health.moving} partitions are moving")
     if seen.placed_on is None or seen.placed_on == frozenset(wanted):
@@ -199,7 +221,8 @@ def _spread(seen: Observed) -> Step:
         return Settled()
     missing = sorted(set(wanted) - seen.health.brokers)
     if missing:
-        return Wait(f"broker {missing[0]} is not registered yet")
+        because = _because(seen, BROKER, missing[0])
+        return Wait(f"broker {missing[0]} is not registered yet{because}")
     if away:
         return Spread(wanted, f"brokers {_shown(away)} have been away for too long")
     if not seen.health.is_whole:
@@ -209,6 +232,11 @@ def _spread(seen: Observed) -> Step:
 
 def _ordinals(seen: Observed) -> set[int]:
     return set(range(min(seen.brokers_now, seen.brokers_wanted)))
+
+
+def _because(seen: Observed, role: str, ordinal: int) -> str:
+    told = [pod.problem for pod in seen.pods if (pod.role, pod.ordinal) == (role, ordinal)]
+    return f": {told[0]}" if told and told[0] else ""
 
 
 def _shown(brokers: Iterable[int]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 from tailrace.errors import TailraceError
@@ -118,6 +119,14 @@ class Striker:
         node = self._spec.node or await self._node_of_leader()
         if not node:
             raise CannotStrike("nobody knows on which node the leader is: give spec.node")
+        try:
+            if await self._kube.is_cordoned(node):
+                raise CannotStrike(f"{node} is cordoned already: somebody wants that, so it stays")
+        except KubeError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            needs = "drills of this kind need operator.nodeAccess=true in the chart"
+            raise CannotStrike(f"{needs}: {error}") from error
         await self._remember({"node": node})
         await self._kube.cordon(node, on=True)
         found = await self._kube.list("v1", "Pod", f"{CLUSTER_LABEL}={self._spec.cluster}")
@@ -163,17 +172,20 @@ class Striker:
             await forget(self._kube, self._spec.name)
 
 
-async def restore(kube: Kube, broken: Mapping[str, Any]) -> None:
-    """Put right what a drill wrote into its status before it broke it."""
-    for left in range(RESTORE_TRIES, 0, -1):
+async def restore(kube: Kube, broken: Mapping[str, Any], tries: int = RESTORE_TRIES) -> None:
+    """Put right what a drill wrote into its status before it broke it; KubeError: not yet."""
+    for left in range(tries, 0, -1):
         try:
             if "statefulSet" in broken:
                 replicas = {"spec": {"replicas": int(broken["replicas"])}}
                 await kube.patch(APPS, "StatefulSet", str(broken["statefulSet"]), replicas)
             if "node" in broken:
                 await kube.cordon(str(broken["node"]), on=False)
-        except KubeError:
-            if left == 1:
+        except KubeError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                # What is no more needs nothing.
+                return
+            if left == 1 or error.is_refusal:
                 raise
             await asyncio.sleep(RESTORE_AGAIN_S)
         else:

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from tailrace.aio import Admin
 from tailrace.client.describing import TopicDescription
+from tailrace.clock import Clock
 from tailrace.errors import TailraceError, UnknownTopic
+from tailrace.model import settled_count
 from tailrace_operator.clusters import TIMEOUT_MS, ClusterLink
 from tailrace_operator.kube import Kube
 from tailrace_operator.manifests import Manifest
@@ -30,19 +32,25 @@ from tailrace_operator.topics import (
 )
 
 DELETIONS_PER_ROUND_MAX: Final = 20
+# Requests that run into their time limits add up: clusters must not wait for topics much longer.
+ROUND_MAX_MS: Final = 15_000
 
 
 class TopicRounds:
     """The topics of one cluster, once."""
 
-    def __init__(self, kube: Kube, link: ClusterLink, cluster: Manifest, now: str) -> None:
+    def __init__(
+        self, kube: Kube, link: ClusterLink, cluster: Manifest, now: str, *, clock: Clock
+    ) -> None:
         self._kube = kube
         self._link = link
         self._cluster = cluster
         self._now = now
+        self._clock = clock
         self._list_name = f"{cluster['metadata']['name']}-topics"
 
     async def play(self, wanted: Sequence[tuple[TopicSpec, Manifest]]) -> None:
+        ends_ms = self._clock.monotonic_ms() + ROUND_MAX_MS
         made = await self._made()
         uids = frozenset(resource["metadata"]["uid"] for _, resource in wanted)
         gone = to_delete(made, uids)
@@ -51,7 +59,14 @@ class TopicRounds:
         admin = await self._link.admin()
         there = {each.topic: each for each in await admin.describe_topics(timeout_ms=TIMEOUT_MS)}
         taken: dict[str, str] = {}
-        for spec, resource in wanted:
+        # Of several that name one topic it belongs to the one that it was made for.
+        mine = {topic: each.uid for topic, each in made.items()}
+        for spec, resource in sorted(
+            wanted, key=lambda each: mine.get(each[0].topic) != each[1]["metadata"]["uid"]
+        ):
+            if self._clock.monotonic_ms() >= ends_ms:
+                # The others have their turn when this one answers again.
+                return
             name = resource["metadata"]["name"]
             if taken.setdefault(spec.topic, name) != name:
                 await self._say(resource, None, f"Topic {taken[spec.topic]} has this topic already")
@@ -62,6 +77,8 @@ class TopicRounds:
         if gone and await self._kube.namespace_is_going():
             return
         for topic, each in list(gone.items())[:DELETIONS_PER_ROUND_MAX]:
+            if self._clock.monotonic_ms() >= ends_ms:
+                return
             await self._delete(admin, topic, each, made)
 
     async def _one(
@@ -72,12 +89,12 @@ class TopicRounds:
         found: TopicDescription | None,
         made: dict[str, Made],
     ) -> None:
-        now = None if found is None else _existing(found)
+        now = None if found is None else existing(found)
         action = decide(spec, now)
         try:
             await self._act(admin, spec, resource, action, made)
             if not isinstance(action, Nothing | Refuse):
-                now = _existing(await admin.describe_topic(spec.topic, timeout_ms=TIMEOUT_MS))
+                now = existing(await admin.describe_topic(spec.topic, timeout_ms=TIMEOUT_MS))
         except TailraceError as error:
             await self._say(resource, now, str(error))
             return
@@ -175,13 +192,25 @@ def _sentence(now: Existing | None) -> str:
     return ""
 
 
-def _existing(topic: TopicDescription) -> Existing:
+def existing(topic: TopicDescription) -> Existing:
+    """What a description of the cluster's comes down to."""
     return Existing(
         topic_id=topic.topic_id,
         partitions=len(topic.partitions),
-        replicas=max((len(each.replicas) for each in topic.partitions), default=0),
+        # While replicas move there are more of them than the topic will have.
+        replicas=max(
+            (
+                settled_count(
+                    len(each.replicas), adding=len(each.adding), removing=len(each.removing)
+                )
+                for each in topic.partitions
+            ),
+            default=0,
+        ),
         config=topic.config,
-        in_sync=sum(len(each.isr) for each in topic.partitions if each.leader >= 0),
+        in_sync=sum(
+            len({*each.isr} - {*each.adding}) for each in topic.partitions if each.leader >= 0
+        ),
         offline=sum(each.leader < 0 for each in topic.partitions),
         deleting=topic.deleting,
     )

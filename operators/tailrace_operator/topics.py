@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +97,15 @@ def to_delete(made: Mapping[str, Made], uids: frozenset[str]) -> dict[str, Made]
 
 
 def read_made(data: Mapping[str, str] | None) -> dict[str, Made]:
-    """The list, from the data of its ConfigMap."""
+    """The list, from the data of its ConfigMap.
+
+    People can edit it: of an entry that says nothing, nobody knows whether the topic is ours.
+    """
     found = {}
     for topic, text in (data or {}).items():
-        fields: dict[str, Any] = json.loads(text)
-        found[topic] = Made(topic_id=fields["topic_id"], uid=fields["uid"])
+        with suppress(ValueError, KeyError, TypeError):
+            fields: dict[str, Any] = json.loads(text)
+            found[topic] = Made(topic_id=str(fields["topic_id"]), uid=str(fields["uid"]))
     return found
 
 

@@ -162,3 +162,27 @@ def test_without_their_services_clusters_are_watched_through_the_operator() -> N
 )
 def test_bad_values_are_refused(setting: str, told: str) -> None:
     assert told in refused("--set", setting)
+
+
+@pytest.mark.parametrize("name", ["9lives", "my.demo", "-"])
+def test_a_name_that_no_service_can_have_is_refused(name: str) -> None:
+    done = helm("template", "demo", str(CHART), f"--set-string=cluster.name={name}")
+    assert done.returncode != 0
+    assert "cluster.name" in done.stderr or "/cluster/name" in done.stderr
+    done = helm("template", "9lives", str(CHART))
+    assert "begins with a small letter" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("topics.Orders.partitions=3", "topics.Orders: the name of a resource has small letters"),
+        ("drills.Mine.kind=roll", "drills.Mine: the name of a resource has small letters"),
+        ("topics.orders.topicName=a/b", "/topics/orders/topicName"),
+        ("drills.x.kind=pull-plug", "value must be one of 'kill-leader'"),
+        ("drills.x.kind=roll,drills.x.hold=5s", "additional properties 'hold' not allowed"),
+        ("externalEtcd.endpoints={mine:2379}", "set etcd.enabled=false to use yours"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(words: str, sentence: str) -> None:
+    assert sentence in refused("--set", words)

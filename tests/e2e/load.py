@@ -28,9 +28,10 @@ OPEN_MAX = 5_000
 # How long records may stay without a fate, and the group behind, once nothing is done any more.
 SETTLE_S = 120.0
 READ_S = 120.0
-# The waits of this length or more are told, the latest so many of them.
+# Waits of this length or more are told: the longest of those sent in one tenth of a second, for the
+# latest so many tenths.
 WAIT_SHOWN_MS = 50.0
-WAITS_SHOWN = 2_000
+WAITS_SHOWN = 3_000
 PROBLEMS_SHOWN = 10
 
 
@@ -43,8 +44,10 @@ class Load:
         self.sent = 0
         self.open = 0
         self.acked: dict[int, tuple[int, int]] = {}
-        # When a record was sent, and how long it took until it was acknowledged.
-        self.waits: list[tuple[float, float]] = []
+        # The tenth of a second in which records were sent, and the longest until one of them was
+        # acknowledged.
+        self.waits: dict[float, float] = {}
+        self.longest_ms = 0.0
         self.failed: list[str] = []
         self.problems: list[str] = []
         self.seen: Counter[int] = Counter()
@@ -79,7 +82,7 @@ class Load:
 
         def ended(metadata: RecordMetadata | None, error: TailraceError | None) -> None:
             self.open -= 1
-            self.waits.append((at, (time.monotonic() - began) * 1000))
+            self.waited(at, (time.monotonic() - began) * 1000)
             if metadata is not None:
                 self.acked[number] = (metadata.partition, metadata.offset)
             else:
@@ -146,8 +149,14 @@ class Load:
         REPORT.with_suffix(".new").replace(REPORT)
         self.stopped = self.stopped or STOP.exists()
 
+    def waited(self, at: float, ms: float) -> None:
+        self.longest_ms = max(self.longest_ms, ms)
+        if ms >= WAIT_SHOWN_MS:
+            tenth = round(at, 1)
+            self.waits[tenth] = max(self.waits.get(tenth, 0.0), ms)
+
     def figures(self) -> dict[str, Any]:
-        longest = [each for each in self.waits if each[1] >= WAIT_SHOWN_MS][-WAITS_SHOWN:]
+        shown = sorted(self.waits.items())[-WAITS_SHOWN:]
         return {
             "now": time.time(),
             "sent": self.sent,
@@ -156,7 +165,8 @@ class Load:
             "failed": len(self.failed),
             "consumed": len(self.seen),
             "repeated": sum(count - 1 for count in self.seen.values()),
-            "waits": [[round(at, 3), round(ms, 1)] for at, ms in longest],
+            "waits": [[at, round(ms, 1)] for at, ms in shown],
+            "longest": round(self.longest_ms, 1),
             "who": self.who,
             "problems": [*self.failed[:PROBLEMS_SHOWN], *self.problems[-PROBLEMS_SHOWN:]],
         }

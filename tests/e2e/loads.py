@@ -136,9 +136,9 @@ def under_load(release: Release, name: str, *, partitions: int = 6) -> Iterator[
 
 def finish_and_judge(load: Load) -> None:
     verdict = load.finish()
-    pause = max((ms for _, ms in verdict["waits"]), default=0.0)
     print(
-        f"\ne2e {load.name}: {verdict['acked']} acknowledged, longest wait {pause:.0f} ms, "
+        f"\ne2e {load.name}: {verdict['acked']} acknowledged, "
+        f"longest wait {verdict['longest']:.0f} ms, "
         f"lost {verdict['lost']}, duplicated {verdict['duplicated']}, "
         f"consumed {verdict['consumed']}, consumed again {verdict['repeated']}"
     )

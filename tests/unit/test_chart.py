@@ -89,3 +89,12 @@ def test_defaults_of_the_definition_are_those_of_the_operator() -> None:
     storage = properties["brokers"]["properties"]["storage"]["properties"]
     assert storage["size"]["default"] == spec.storage.size
     assert properties["controllers"]["properties"]["replicas"]["default"] == 2
+
+
+@pytest.mark.parametrize(("values", "crd"), [("topics", "topic"), ("drills", "drill")])
+def test_the_schema_knows_what_the_definition_does(values: str, crd: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    known = schema["properties"][values]["additionalProperties"]["properties"]
+    assert set(known) == set(_definition(crd)["properties"]) - {"cluster"}
+    if crd == "drill":
+        assert tuple(known["kind"]["enum"]) == DRILLS

@@ -37,11 +37,15 @@ class FakeKubernetes:
         self.events: list[str] = []
         self.deleted_pods: list[str] = []
         self.cordoned: set[str] = set()
+        # What the API says when nodes are asked for or changed; None: it does it.
+        self.no_nodes: KubeError | None = None
         self.nodes_gone: set[str] = set()
         # Pods that a disruption budget protects.
         self.protected: set[str] = set()
         # Why claims cannot grow; empty: they can.
         self.no_growth = ""
+        # Kinds that cannot be applied as they are, and with which answer.
+        self.refused: dict[str, KubeError] = {}
         self.going = False
         self.calls = 0
         self.after_each_call: Callable[[], None] = lambda: None
@@ -82,6 +86,8 @@ class FakeKubernetes:
 
     async def apply(self, manifest: Manifest) -> bool:
         self._called()
+        if manifest["kind"] in self.refused:
+            raise self.refused[manifest["kind"]]
         now = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
         mark = fingerprint(manifest)
         if now is not None and now.get("applied") == mark:
@@ -122,8 +128,16 @@ class FakeKubernetes:
         self.deleted_pods.append(pod)
         return True
 
+    async def is_cordoned(self, node: str) -> bool:
+        self._called()
+        if self.no_nodes is not None:
+            raise self.no_nodes
+        return node in self.cordoned
+
     async def cordon(self, node: str, *, on: bool) -> None:
         self._called()
+        if self.no_nodes is not None:
+            raise self.no_nodes
         if on:
             self.cordoned.add(node)
         else:
@@ -209,6 +223,7 @@ class FakeCluster:
         self.lives: dict[int, str] = {}
         self.behind = 0
         self.holding: frozenset[int] = frozenset()
+        self.cordoned: frozenset[int] = frozenset()
         # Brokers whose processes do not come up, whatever their pods look like.
         self.broken: set[int] = set()
         # Fewer brokers than this cannot hold what there is.
@@ -241,6 +256,7 @@ class FakeCluster:
             controller=1,
             partitions=6,
             under_replicated=6 if self.behind or self.holding - now.keys() else 0,
+            cordoned=self.cordoned,
         )
         self.behind = max(self.behind - 1, 0)
         return health, self.holding
@@ -249,7 +265,11 @@ class FakeCluster:
         if len(brokers) < self.replicas:
             raise SpreadFailed(f"{self.replicas} replicas need as many brokers")
         self.holding = frozenset(brokers)
+        self.cordoned = (self.cordoned | self._registered().keys()) - self.holding
         return f"moved to {list(brokers)}"
+
+    async def uncordon(self, brokers: Sequence[int]) -> None:
+        self.cordoned -= frozenset(brokers)
 
     async def fence(self, broker_id: int, *, instance: str, reason: str) -> tuple[bool, str]:
         if not self.reachable:

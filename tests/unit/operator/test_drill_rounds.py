@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
+
+import pytest
 
 from tailrace_operator.drill_rounds import RUNS_KEPT, DrillRounds
 from tailrace_operator.drills import Phase, Report, Verdict
+from tailrace_operator.kube import KubeError
 from tailrace_operator.ledger import Figures
 from tailrace_operator.metrics import Metrics
 from unit.operator.fake_kubernetes import FakeCluster, FakeKubernetes
@@ -175,17 +179,51 @@ async def test_a_drill_that_is_deleted_is_stopped() -> None:
     assert bench.rounds.running == 0
 
 
+async def test_a_drill_whose_cluster_is_deleted_is_stopped() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await bench.play()
+    bench.links.clear()
+    await bench.play()
+    assert bench.runs[0].stopped == "the Cluster events was deleted"
+    assert bench.rounds.running == 0
+
+
 async def test_f24_what_a_dead_operator_left_is_put_right_and_ended() -> None:
     bench = Bench()
     bench.ask("one", kind="drain-node")
     bench.api.cordoned.add("node-1")
-    left = {"phase": "Running", "restore": {"node": "node-1"}, "run": 1}
+    left = {"phase": "Running", "restore": {"node": "node-1"}, "run": 1, "topic": "drill-one-1"}
     bench.api.objects["Drill", "one"]["status"] = left
+    bench.links["events"].topics = {"drill-one-1", "orders"}
     await bench.play()
+    assert bench.links["events"].topics == {"orders"}
     assert not bench.api.cordoned
     assert bench.status("one")["phase"] == "Aborted"
     assert "the operator ended in the middle of it" in bench.status("one")["message"]
     assert not bench.runs
+
+
+@pytest.mark.parametrize("phase", ["Running", "Passed"])
+async def test_what_cannot_be_put_right_yet_is_told_and_tried_every_round(phase: str) -> None:
+    bench = Bench()
+    bench.ask("one", kind="drain-node")
+    bench.ask("two")
+    bench.api.cordoned.add("node-1")
+    left = {"phase": phase, "restore": {"node": "node-1"}, "run": 1}
+    bench.api.objects["Drill", "one"]["status"] = left
+    bench.api.no_nodes = KubeError("Forbidden", HTTPStatus.FORBIDDEN)
+    await bench.play()
+    told = "what was stopped is not put right yet (node=node-1): Forbidden"
+    assert bench.status("one")["message"] == told
+    assert bench.status("one")["phase"] == phase
+    # Nobody else waits for it.
+    assert [each.spec.name for each in bench.runs] == ["two"]
+    bench.api.no_nodes = None
+    await bench.play()
+    assert not bench.api.cordoned
+    assert not bench.status("one")["restore"]
+    assert bench.status("one")["phase"] == ("Aborted" if phase == "Running" else phase)
 
 
 async def test_one_that_ended_after_the_list_was_made_is_no_dead_operators() -> None:

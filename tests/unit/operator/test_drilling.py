@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from simulation.loop import LoopClock, SimLoop
 from tailrace.clock import Clock
 from tailrace_operator.drilling import Drilling
 from tailrace_operator.drills import Phase, Report, Verdict
+from tailrace_operator.kube import KubeError
 from tailrace_operator.ledger import Ledger
 from tailrace_operator.reconcile import reconcile
 from tailrace_operator.spec import DrillSpec
@@ -133,6 +135,25 @@ def test_one_that_is_stopped_puts_everything_right() -> None:
         assert report.verdict is Verdict.ABORTED
         assert report.message == "the Drill was deleted"
         assert not bench.api.cordoned
+
+    SimLoop(1).run(main)
+
+
+def test_what_cannot_be_put_right_stays_in_the_status_and_the_report_is_made() -> None:
+    async def main(loop: SimLoop) -> None:
+        bench = Bench(loop, "drain-node", hold_s=3_600)
+
+        async def forbid() -> None:
+            while not bench.api.cordoned:  # noqa: ASYNC110 - nobody tells.
+                await asyncio.sleep(0.1)
+            bench.api.no_nodes = KubeError("Forbidden", HTTPStatus.FORBIDDEN)
+            bench.drilling.stop("the Drill was deleted")
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forbid())
+            report = await bench.run()
+        assert report.verdict is Verdict.ABORTED
+        assert bench.api.objects["Drill", "d"]["status"]["restore"] == {"node": "node-1"}
 
     SimLoop(1).run(main)
 

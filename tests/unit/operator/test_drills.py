@@ -11,6 +11,7 @@ from tailrace_operator.drills import (
     COUNT_MAX_MS,
     LATE_MAX_MS,
     SETTLE_MS,
+    UNHEARD_MAX_MS,
     WARM_MAX_MS,
     Counted,
     CountRecords,
@@ -102,6 +103,18 @@ def test_from_beginning_to_end() -> None:
     assert shown["timeline"][1] == {"atMs": 5_000, "what": "broken"}
     # It is over: nothing more comes of it.
     assert bench.look() == []
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_question_without_an_answer_ends_nothing_that_was_not_begun(looks: int) -> None:
+    bench = Bench()
+    for _ in range(looks):
+        bench.look()
+    silent = (Health(), "the cluster does not answer")
+    assert bench.look(*silent, after_ms=UNHEARD_MAX_MS - 1) == []
+    assert bench.drill.phase is not Phase.DONE
+    told = report(bench.look(*silent, after_ms=1))
+    assert told.message == "nothing was done: the cluster does not answer"
 
 
 def test_waits_count_from_the_strike_on() -> None:

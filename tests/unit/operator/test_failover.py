@@ -75,7 +75,18 @@ def test_volumes_grow_and_never_shrink() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1024", 1024), ("1k", 1000), ("1Ki", 1024), ("1.5Gi", 3 * GIB // 2), ("2T", 2 * 10**12)],
+    [
+        ("1024", 1024),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("1.5Gi", 3 * GIB // 2),
+        ("2T", 2 * 10**12),
+        ("1Ei", 2**60),
+        ("1e3", 1000),
+        ("12E-1", 2),
+        # What Kubernetes makes of 1.0001Gi.
+        ("1073849198182m", 1_073_849_199),
+    ],
 )
 def test_quantities(text: str, expected: int) -> None:
     assert read_quantity(text) == expected

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
+from tailrace_operator.kube import KubeError
 from tailrace_operator.reconcile import Outcome, reconcile
 from tailrace_operator.rollout import Settled
 from unit.operator.fake_kubernetes import (
@@ -126,6 +128,8 @@ async def test_scale_out_spreads_and_scale_in_empties_first() -> None:
     assert bench.link.holding == {0, 1, 2}
     assert len(bench.api.pods("broker")) == 3
     assert bench.status["placedOn"] == [0, 1, 2]
+    # Those that went are not cordoned for ever.
+    assert bench.link.cordoned == frozenset()
 
 
 @pytest.mark.parametrize("spec", [{"image": ""}, {"etcd": {"endpoints": []}}])
@@ -230,3 +234,90 @@ async def test_claims_that_cannot_grow_are_told_and_nothing_else_waits_for_them(
     bench.api.no_growth = ""
     await bench.until_settled()
     assert bench.status["message"] == "all is well"
+
+
+async def test_what_kubernetes_refuses_is_told_in_the_status_and_stops_no_more_than_it_must() -> (
+    None
+):
+    bench = Bench()
+    why = "applying StatefulSet events-broker: Unprocessable Entity: limits.memory: lots"
+    bench.api.refused["StatefulSet"] = KubeError(why, HTTPStatus.UNPROCESSABLE_ENTITY)
+    await bench.round()
+    assert bench.status["message"] == f"Kubernetes refuses what the spec asks for: {why}"
+    assert bench.ready() == "False"
+    assert ("Service", "events-bootstrap") in bench.api.objects
+    bench.api.refused.clear()
+    await bench.until_settled()
+
+
+async def test_an_api_that_is_in_trouble_is_asked_again() -> None:
+    bench = Bench()
+    bench.api.refused["StatefulSet"] = KubeError("conflict", HTTPStatus.CONFLICT)
+    with pytest.raises(KubeError):
+        await bench.round()
+
+
+CRASHED = {"terminated": {"exitCode": 2, "message": "hello\nunknown setting: segment.byts\n"}}
+CREATING = {"reason": "ContainerCreating"}
+NO_IMAGE = {"reason": "ImagePullBackOff", "message": "no such image"}
+UNPLACED = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"state": {"waiting": CREATING}}, ""),
+        ({"state": {"waiting": NO_IMAGE}}, ": ImagePullBackOff: no such image"),
+        (
+            {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": CRASHED},
+            ": its process ended with 2: unknown setting: segment.byts",
+        ),
+        ({"state": {"running": {}}, "lastState": CRASHED, "ready": True}, ""),
+        ({"state": {"terminated": {"exitCode": 137}}}, ": its process ended with 137"),
+        ({"conditions": [UNPLACED]}, ": 0/1 nodes are available"),
+    ],
+)
+async def test_why_a_broker_does_not_come_is_told(status: dict[str, Any], why: str) -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.link.broken.add(1)
+    bench.change(brokers={"replicas": 3, "settings": {"segment.bytes": 1 << 20}})
+    conditions = status.get("conditions", [])
+    for _ in range(4):
+        await bench.round()
+        pod = next(each for each in bench.api.pods("broker") if is_broker(each, 1))
+        pod["status"] = {
+            "conditions": conditions,
+            "containerStatuses": [] if conditions else [status],
+        }
+    # The one that does not run may go at once; the next waits for it, and says why.
+    told = bench.status["message"]
+    assert told == f"events-broker-0 is to be replaced, but broker 1 is not registered{why}"
+
+
+def is_broker(pod: dict[str, Any], number: int) -> bool:
+    return bool(pod["metadata"]["name"] == f"events-broker-{number}")
+
+
+async def test_why_a_cluster_does_not_answer_is_told() -> None:
+    bench = Bench()
+    await bench.until_settled()
+    bench.link.reachable = False
+    pod = next(each for each in bench.api.pods("broker") if is_broker(each, 1))
+    pod["status"] = {"containerStatuses": [{"state": {"waiting": NO_IMAGE}}]}
+    await bench.round()
+    assert bench.status["message"] == (
+        "the cluster does not answer yet; events-broker-1: ImagePullBackOff: no such image"
+    )
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+async def test_a_cluster_whose_pods_are_not_ready_says_so(role: str) -> None:
+    bench = Bench()
+    await bench.until_settled()
+    for pod in bench.api.pods(role):
+        pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}]}
+    await bench.round()
+    assert bench.status["message"] == f"events-{role}-0 is not ready yet"
+    # Clients go to brokers: without them nothing can be read or written.
+    assert bench.ready() == ("False" if role == "broker" else "True")

@@ -17,6 +17,7 @@ from tailrace_operator.rollout import (
     Scale,
     Settled,
     Spread,
+    Uncordon,
     Wait,
     next_step,
 )
@@ -133,7 +134,37 @@ def test_brokers_leave_only_when_they_hold_nothing() -> None:
     moving = replace(five, health=replace(five.health, moving=1))
     assert isinstance(next_step(moving), Wait)
     empty = replace(five, holding=frozenset({0, 1, 2}))
-    assert isinstance(next_step(empty), Scale)
+    # A topic that is made now would be placed on them: they are cordoned first.
+    assert isinstance(next_step(empty), Spread)
+    cordoned = replace(five.health, cordoned=frozenset({3, 4}))
+    assert isinstance(next_step(replace(empty, health=cordoned)), Scale)
+
+
+def test_a_broker_that_is_away_leaves_only_when_others_hold_its_replicas() -> None:
+    away = replace(
+        WELL,
+        brokers_now=4,
+        health=replace(WHOLE, under_replicated=6),
+        placed_on=frozenset(range(4)),
+        holding=frozenset(range(4)),
+    )
+    step = next_step(away)
+    assert isinstance(step, Spread)
+    assert step.brokers == (0, 1, 2)
+    assert isinstance(next_step(replace(away, holding=frozenset({0, 1, 2}))), Scale)
+
+
+@pytest.mark.parametrize(("cordoned", "free"), [({1}, (1,)), ({3, 4}, (3, 4)), ({1, 5}, (1, 5))])
+def test_who_stays_or_is_gone_is_cordoned_no_more(
+    cordoned: set[int], free: tuple[int, ...]
+) -> None:
+    health = replace(WHOLE, cordoned=frozenset(cordoned))
+    step = next_step(replace(WELL, health=health))
+    assert isinstance(step, Uncordon)
+    assert step.brokers == free
+    still = replace(health, brokers=WHOLE.brokers | (frozenset(cordoned) - {1}))
+    if 1 not in cordoned:
+        assert isinstance(next_step(replace(WELL, health=still)), Settled)
 
 
 _HEALTH = st.builds(

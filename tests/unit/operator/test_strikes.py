@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
+from tailrace_operator.kube import KubeError
 from tailrace_operator.reconcile import reconcile
 from tailrace_operator.spec import DrillSpec
 from tailrace_operator.strikes import CannotStrike, Striker, forget, restore
@@ -108,6 +110,33 @@ async def test_a_node_is_drained_as_far_as_budgets_allow() -> None:
     await forget(bench.api, "d")  # type: ignore[arg-type]
     assert not bench.api.cordoned
     assert bench.broken is None
+
+
+async def test_a_node_that_may_not_be_touched_is_not() -> None:
+    bench = await Bench().ready()
+    bench.api.no_nodes = KubeError("reading node node-1: Forbidden", HTTPStatus.FORBIDDEN)
+    striker = bench.striker("drain-node")
+    with pytest.raises(CannotStrike, match=r"need operator\.nodeAccess=true in the chart: reading"):
+        await striker.strike("now")
+    bench.api.no_nodes = None
+    bench.api.cordoned.add("node-1")
+    with pytest.raises(CannotStrike, match="node-1 is cordoned already"):
+        await striker.strike("now")
+    # There is nothing to put right, so the cordon of somebody else stays.
+    await striker.restore()
+    assert bench.broken is None
+    assert bench.api.cordoned == {"node-1"}
+
+
+async def test_what_is_refused_is_not_asked_again_and_what_is_no_more_needs_nothing() -> None:
+    bench = await Bench().ready()
+    bench.api.no_nodes = KubeError("no", HTTPStatus.FORBIDDEN)
+    calls = bench.api.calls
+    with pytest.raises(KubeError):
+        await restore(bench.api, {"node": "node-1"})  # type: ignore[arg-type]
+    assert bench.api.calls == calls + 1
+    bench.api.no_nodes = KubeError("there is no such node", HTTPStatus.NOT_FOUND)
+    await restore(bench.api, {"node": "node-1"})  # type: ignore[arg-type]
 
 
 async def test_a_roll_is_asked_of_the_cluster() -> None:

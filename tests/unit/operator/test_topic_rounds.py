@@ -7,8 +7,11 @@ from typing import Any
 from simulation.cluster import SimCluster
 from simulation.loop import LoopClock, SimLoop
 from tailrace.client.admin import AdminCore
+from tailrace.client.describing import PartitionDescription, TopicDescription
+from tailrace.clock import Clock
+from tailrace_operator.clusters import TIMEOUT_MS
 from tailrace_operator.spec import read_topic
-from tailrace_operator.topic_rounds import TopicRounds
+from tailrace_operator.topic_rounds import ROUND_MAX_MS, TopicRounds, existing
 from unit.operator.fake_kubernetes import FakeKubernetes, cluster_resource
 
 
@@ -23,8 +26,9 @@ class SimLink:
 
 
 class Bench:
-    def __init__(self, admin: AdminCore) -> None:
+    def __init__(self, admin: AdminCore, clock: Clock) -> None:
         self.admin = admin
+        self.clock = clock
         self.api = FakeKubernetes()
         self.cluster = self.api.put(cluster_resource())
         self.topics: dict[str, dict[str, Any]] = {}
@@ -38,7 +42,8 @@ class Bench:
             (read_topic(name, {"cluster": "events", **each["spec"]}), each)
             for name, each in self.topics.items()
         ]
-        rounds = TopicRounds(self.api, SimLink(self.admin), self.cluster, "now")  # type: ignore[arg-type]
+        link: Any = SimLink(self.admin)
+        rounds = TopicRounds(self.api, link, self.cluster, "now", clock=self.clock)  # type: ignore[arg-type]
         await rounds.play(wanted)
 
     def status(self, name: str) -> dict[str, Any]:
@@ -56,7 +61,7 @@ def test_a_topic_lives_as_its_resource_says() -> None:
         async def play() -> None:
             admin = AdminCore(cluster.bootstrap, network=host, clock=LoopClock(loop), rng=rng)
             await admin.start()
-            bench = Bench(admin)
+            bench = Bench(admin, LoopClock(loop))
             await admin.create_topic("stranger", partitions=1)
             bench.ask("orders", partitions=2, replicas=3)
             await bench.round()
@@ -71,6 +76,10 @@ def test_a_topic_lives_as_its_resource_says() -> None:
             await bench.round()
             assert "9" in bench.status("too-many")["message"]
             bench.ask("again", topicName="orders")
+            await bench.round()
+            assert bench.status("again")["message"] == "Topic orders has this topic already"
+            # Whatever the order in which they are listed.
+            bench.topics = dict(reversed(bench.topics.items()))
             await bench.round()
             assert bench.status("again")["message"] == "Topic orders has this topic already"
             bench.ask("foreign", topicName="stranger")
@@ -90,3 +99,60 @@ def test_a_topic_lives_as_its_resource_says() -> None:
         await process.spawn("operator", play())
 
     SimLoop(1).run(main)
+
+
+def test_topics_that_nobody_makes_hold_up_nobody_else_for_long() -> None:
+    """With no controller every request runs into its limit, one after the other."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = SimCluster(loop)
+        cluster.start_all()
+        await cluster.active_controller()
+        process, host, rng = cluster.client_host("operator")
+
+        async def play() -> None:
+            clock = LoopClock(loop)
+            admin = AdminCore(cluster.bootstrap, network=host, clock=clock, rng=rng)
+            await admin.start()
+            bench = Bench(admin, clock)
+            await admin.create_topic("first", partitions=1)
+            for number in range(40):
+                bench.ask(f"t{number}", partitions=1)
+            for each in cluster.controllers:
+                each.kill()
+            began_ms = clock.monotonic_ms()
+            await bench.round()
+            assert clock.monotonic_ms() - began_ms <= ROUND_MAX_MS + 2 * TIMEOUT_MS
+            assert bench.status("t0")["conditions"][0]["status"] == "False"
+            await admin.close()
+
+        await process.spawn("operator", play())
+
+    SimLoop(1).run(main)
+
+
+def test_a_topic_whose_replicas_move_is_as_wanted() -> None:
+    def partition(number: int, replicas: tuple[int, ...], **moves: Any) -> PartitionDescription:
+        return PartitionDescription(
+            partition=number,
+            leader=replicas[0],
+            leader_epoch=1,
+            replicas=replicas,
+            isr=replicas,
+            elr=(),
+            health=(),
+            **moves,
+        )
+
+    topic = TopicDescription(
+        topic="orders",
+        topic_id="id",
+        partitions=(
+            partition(0, (0, 1, 2)),
+            partition(1, (0, 1, 2, 3, 4), adding=(3, 4), removing=(1, 2)),
+        ),
+        config={},
+        min_insync_replicas=2,
+    )
+    now = existing(topic)
+    assert (now.replicas, now.in_sync) == (3, 6)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tailrace_operator.spec import TopicSpec
 from tailrace_operator.topics import (
     AddPartitions,
@@ -58,3 +60,9 @@ def test_only_what_was_made_for_a_resource_that_is_gone_is_deleted() -> None:
     assert to_delete(made, frozenset({"u1"})) == {"b": made["b"]}
     assert read_made(write_made(made)) == made
     assert read_made(None) == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"uid": "u"}'])
+def test_what_somebody_wrote_into_the_list_is_not_taken_for_ours(text: str) -> None:
+    made = {"t": Made(topic_id="id", uid="u")}
+    assert read_made({**write_made(made), "other": text}) == made

@@ -1,5 +1,9 @@
 {{- define "tailrace.cluster" -}}
-{{- .Values.cluster.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.cluster.name | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "%q cannot be the name of a cluster, since Services are named after it: set cluster.name to one that begins with a small letter and has small letters, digits and dashes" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "tailrace.image" -}}
@@ -19,6 +23,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "tailrace.etcdEndpoints" -}}
 {{- if .Values.etcd.enabled -}}
+{{- if .Values.externalEtcd.endpoints -}}
+{{- fail "externalEtcd.endpoints names an etcd, and etcd.enabled is true: set etcd.enabled=false to use yours, or leave the endpoints empty" -}}
+{{- end -}}
 {{- $name := include "tailrace.etcdName" . -}}
 {{- $ns := .Release.Namespace -}}
 {{- range $i := until (int .Values.etcd.replicas) }}
@@ -44,4 +51,11 @@ seccompProfile: {type: RuntimeDefault}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "tailrace.resourceName" -}}
+{{- if not (regexMatch "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$" .name) -}}
+{{- fail (printf "%s.%s: the name of a resource has small letters, digits, dashes and dots%s" .under .name .hint) -}}
+{{- end -}}
+{{- .name -}}
 {{- end -}}
