@@ -178,7 +178,7 @@ quick-start: $(V1)  ## run the commands of docs/quick-start.md on a fresh clone 
 
 .PHONY: quick-start-container
 quick-start-container: $(V1)  ## the same on the smallest Debian with the packages that the page names (as root, with debootstrap)
-	$(PYTEST) -q -s -o tmp_path_retention_policy=none tests/container
+	$(PYTEST) -q -s tests/container
 
 .PHONY: alerts
 alerts:  ## test the alert rules with PROMTOOL (Debian: the package prometheus has it)
