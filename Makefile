@@ -180,6 +180,10 @@ docs: $(V1)  ## build the documentation as a site into build/site
 quick-start: $(V1)  ## run the commands of docs/quick-start.md on a fresh clone of what is committed (minutes)
 	$(PYTEST) -q -s tests/integration/test_quick_start.py
 
+.PHONY: quick-start-container
+quick-start-container: $(V1)  ## the same on the smallest Debian with the packages that the page names (as root, with debootstrap)
+	$(PYTEST) -q -s tests/container
+
 .PHONY: alerts
 alerts:  ## test the alert rules with PROMTOOL (Debian: the package prometheus has it)
 	$(PROMTOOL) check rules deploy/prometheus/tailrace.rules.yaml

@@ -17,7 +17,7 @@ import typer
 
 from tailrace.cli.asking import Asking
 from tailrace.cli.connecting import Connection, connection, partitions_of, run
-from tailrace.cli.formatting import size
+from tailrace.cli.formatting import counted, size
 from tailrace.cli.output import print_json, warn
 from tailrace.cli.patience import telling_why
 from tailrace.client.consumer import ConsumerCore
@@ -163,11 +163,23 @@ async def _produce(load: Load, to: Connection, settings: ProducerSettings, as_js
             except asyncio.CancelledError:
                 warn("interrupted: what was handed over is seen through")
                 await producer.flush()
+                _leave_out(speed, producer.counts.failed.total(), load.size)
                 teller.end()
                 raise
+        failed = producer.counts.failed
+        _leave_out(speed, failed.total(), load.size)
         teller.end()
+        if failed:
+            codes = ", ".join(sorted(failed))
+            warn(f"{counted(failed.total(), 'record')} not acknowledged: {codes}")
+            raise typer.Exit(1)
     finally:
         await producer.close()
+
+
+def _leave_out(speed: Speed, records: int, size_bytes: int) -> None:
+    """What was handed over and given up later is no part of what was written."""
+    speed.add(-records, -records * size_bytes)
 
 
 async def _send_records(

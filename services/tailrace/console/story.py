@@ -96,6 +96,16 @@ class Story:
         return made
 
 
+def had_others(picture: ClusterPicture) -> list[TopicPartition]:
+    """Partitions that had another leader before, by their epochs: those that have a story."""
+    return [
+        TopicPartition(name, number)
+        for name, topic in sorted(picture.topics.items())
+        for number, each in enumerate(topic.partitions)
+        if each.leader_epoch > 0
+    ]
+
+
 def moved(before: ClusterPicture, after: ClusterPicture) -> list[TopicPartition]:
     """Partitions of which the leader or its epoch is another."""
     found: list[TopicPartition] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 from tailrace.client.reader import PartitionReader
@@ -36,6 +36,8 @@ class Tail:
         self._seen = 0
         self._arrived = asyncio.Event()
         self._problem = ""
+        if partitions > PARTITIONS_MAX:
+            self._problem = f"of {partitions:,} partitions only the first {PARTITIONS_MAX} are read"
 
     async def pushes(self) -> AsyncIterator[dict[str, Any]]:
         """What came since the last push, and how much of it there was in all."""
@@ -72,7 +74,7 @@ class Tail:
         """One record has arrived."""
         self._seen += 1
         shown = record_shown(number, record)
-        if matches(self._search, (shown["key"] or "", shown["value"] or "")):
+        if not self._search or matches(self._search, _searched(shown, record)):
             self._found += 1
             self._waiting.append(shown)
         self._arrived.set()
@@ -91,6 +93,14 @@ def record_shown(partition: int, record: Record) -> dict[str, Any]:
         "key": _text(record.key),
         "value": _text(record.value),
     }
+
+
+def _searched(shown: dict[str, Any], record: Record) -> Iterator[str]:
+    """What is looked through: what is shown, and what was cut off of it."""
+    for name, data in (("key", record.key), ("value", record.value)):
+        yield shown[name] or ""
+        if data is not None and len(data) > SHOWN_CHARACTERS:
+            yield data.decode("utf-8", errors="replace")
 
 
 def _text(data: bytes | None) -> str | None:

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 from tailrace.client.admin import AdminCore
 from tailrace.client.metadata import ClusterPicture
 from tailrace.console import showing
-from tailrace.console.story import Story, moved
+from tailrace.console.story import Story, had_others, moved
 from tailrace.errors import GroupNotFound, TailraceError
 from tailrace.model import TopicPartition
 
 GROUPS_MS: Final = 2_000
 GROUPS_SHOWN_MAX: Final = 200
-# Of how many partitions the past is asked for at the start, and causes after a change.
-EXPLAINED_MAX: Final = 200
+# Of how many partitions causes are asked for before they are shown; and how many at a time.
+EXPLAINED: Final = 64
 AT_ONCE: Final = 8
 ASK_TIMEOUT_MS: Final = 5_000
-PARTS: Final = ("cluster", "groups", "story", "trouble")
+PARTS: Final = ("cluster", "groups", "groups_left_out", "story", "trouble")
 
 
 class Watcher:
@@ -39,12 +39,16 @@ class Watcher:
         self._picture = ClusterPicture()
         self._followers = 0
         self._looked_at = asyncio.Event()
+        # Partitions whose leader changed, and nobody was asked why yet.
+        self._unexplained: dict[TopicPartition, None] = {}
+        self._moved = asyncio.Event()
         self.parts = dict.fromkeys(PARTS, "null")
 
     async def run(self) -> None:
         """For ever; what does not answer is shown, and asked again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_cluster())
+            group.create_task(self._follow_story())
             group.create_task(self._follow_groups())
 
     async def follow(self) -> AsyncIterator[tuple[str, str]]:
@@ -82,57 +86,83 @@ class Watcher:
             before = self._picture
             self._picture = after = await self._admin.next_picture(before)
             self._put("cluster", showing.cluster(after))
-            if before.revision < 0:
-                wanted = [
-                    TopicPartition(name, number)
-                    for name, topic in sorted(after.topics.items())
-                    for number in range(len(topic.partitions))
-                ]
-            else:
-                wanted = moved(before, after)
+            wanted = had_others(after) if before.revision < 0 else moved(before, after)
             if wanted:
-                await self._explain(wanted[:EXPLAINED_MAX])
+                self._unexplained |= dict.fromkeys(wanted)
+                self._moved.set()
 
-    async def _explain(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask why; a controller that is just being replaced answers a little later."""
+    async def _follow_story(self) -> None:
+        """Apart from the map, which goes on however long it takes until somebody says why."""
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
+            while self._unexplained:
+                portion = list(self._unexplained)[:EXPLAINED]
+                if not await self._explain(portion):
+                    # No controller is there: its successor knows.
+                    await asyncio.sleep(GROUPS_MS / 1_000)
+
+    async def _explain(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Ask why; whether there was an answer."""
         left = list(partitions)
+        answers = 0
 
         async def ask() -> None:
+            nonlocal answers
             while left:
                 each = left.pop()
-                with suppress(TailraceError):
+                # First: it may change again before there is an answer.
+                self._unexplained.pop(each, None)
+                try:
                     changes = await self._admin.explain(
                         each.topic, each.partition, timeout_ms=ASK_TIMEOUT_MS
                     )
-                    # The first leader of a new partition is no event.
-                    self._story.add(each, [one for one in changes if one.leader_epoch > 0])
+                except TailraceError as error:
+                    if error.retriable and each.topic in self._picture.topics:
+                        self._unexplained[each] = None
+                        continue
+                    changes = []
+                answers += 1
+                # The first leader of a new partition is no event.
+                self._story.add(each, [one for one in changes if one.leader_epoch > 0])
 
         await asyncio.gather(*(ask() for _ in range(AT_ONCE)))
         self._put("story", [each.as_dict() for each in self._story.chapters()])
+        return answers > 0
 
     async def _follow_groups(self) -> None:
         while True:
             if not self._followers:
                 self._looked_at.clear()
                 await self._looked_at.wait()
-            await self._shown("groups", self._groups)
+            try:
+                trouble = await self._nobody_answers()
+                if not trouble:
+                    await self._look_at_groups()
+            except TailraceError as error:
+                trouble = str(error)
+            self._put("trouble", trouble)
             await asyncio.sleep(GROUPS_MS / 1_000)
 
-    async def _shown(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        try:
-            self._put(name, await ask())
-            self._put("trouble", "")
-        except TailraceError as error:
-            self._put("trouble", str(error))
+    async def _nobody_answers(self) -> str:
+        """What is shown stays as it was when the last broker goes away: then that is said."""
+        if not self._picture.brokers:
+            return ""
+        told = await self._admin.diagnose_brokers(timeout_ms=ASK_TIMEOUT_MS)
+        errors = [each for each in told.values() if isinstance(each, TailraceError)]
+        if len(errors) < len(told):
+            return ""
+        return f"no broker answers, so what is shown is what was known last: {errors[0]}"
 
-    async def _groups(self) -> list[dict[str, Any]]:
-        if not self._picture.coordinators:
-            return []
-        listed = await self._admin.list_groups(timeout_ms=ASK_TIMEOUT_MS)
-        found: list[dict[str, Any]] = []
+    async def _look_at_groups(self) -> None:
+        """Ask for groups and show them; of very many only some, and how many more there are."""
+        listed, found = [], []
+        if self._picture.coordinators:
+            listed = await self._admin.list_groups(timeout_ms=ASK_TIMEOUT_MS)
         for each in listed[:GROUPS_SHOWN_MAX]:
             # One that is deleted meanwhile is no trouble.
             with suppress(GroupNotFound):
                 about = await self._admin.describe_group(each.group, timeout_ms=ASK_TIMEOUT_MS)
                 found.append(showing.group(about))
-        return found
+        self._put("groups", found)
+        self._put("groups_left_out", max(len(listed) - GROUPS_SHOWN_MAX, 0))

@@ -59,7 +59,7 @@ def cluster() -> Iterator[ModelCluster]:
         network = GrpcNetwork()
         found = ModelCluster(lambda _: network, address="127.0.0.1:0")
         await found.start()
-        for topic in ("records", "columns", "paced", "empty"):
+        for topic in ("records", "columns", "paced", "empty", "narrow"):
             found.create(topic, 2)
         return found
 
@@ -89,6 +89,19 @@ def test_what_is_written_is_read(cluster: ModelCluster, columns: bool) -> None:
         *_, read = perf(cluster, "consume", topic, "--records", "2500", *arrow)
         assert read["records"] >= 2_500
         assert read["bytes"] >= 100_000
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_what_was_not_acknowledged_is_not_counted(cluster: ModelCluster, columns: bool) -> None:
+    for each in range(2):
+        cluster.get("narrow", each).batch_bytes_max = 10
+    given = ["perf", "produce", "narrow", "--records", "3", "--size", "40", "--json"]
+    given += ["--bootstrap", ",".join(cluster.bootstrap), *(["--columns"] if columns else [])]
+    done = CliRunner().invoke(app, given)
+    *_, told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (told["records"], told["bytes"]) == (0, 0)
+    assert done.exit_code == 1
+    assert "3 records not acknowledged: BATCH_TOO_LARGE" in done.stderr
 
 
 def test_a_rate_is_kept(cluster: ModelCluster) -> None:

@@ -16,7 +16,7 @@ from tailrace.client.admin import AdminCore
 from tailrace.client.reader import PartitionReader
 from tailrace.console import server
 from tailrace.console.server import Console, page
-from tailrace.console.watching import Watcher
+from tailrace.console.watching import PARTS, Watcher
 
 
 def _no_reader(_: str, __: int) -> PartitionReader:
@@ -78,8 +78,7 @@ def test_nothing_else_is() -> None:
 async def test_a_browser_is_pushed_what_changes() -> None:
     async with serving() as (watcher, port):
         reader, writer = await opened(port, "/events")
-        names = [(await event(reader))[0] for _ in range(4)]
-        assert names == ["cluster", "groups", "story", "trouble"]
+        assert [(await event(reader))[0] for _ in PARTS] == list(PARTS)
         watcher._put("groups", [{"group": "billing"}])
         assert await event(reader) == ("groups", [{"group": "billing"}])
         writer.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
-from tailrace.console.story import CHAPTERS_MAX, Story, moved
+from tailrace.console.story import CHAPTERS_MAX, Story, had_others, moved
 from tailrace.meta.keys import LeaderChange
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 
@@ -63,3 +63,9 @@ def test_partitions_whose_leader_is_another() -> None:
     # Another topic of the same name, and one that is new, have no past.
     assert moved(before, picture((2, 5), (1, 5), topic_id="other")) == []
     assert moved(ClusterPicture(), replace(before, revision=2)) == []
+
+
+def test_partitions_that_had_another_leader_before() -> None:
+    partitions = tuple(PartitionPicture(1, epoch, (1, 2), (1, 2)) for epoch in (0, 3, 0, 1))
+    picture = ClusterPicture(revision=1, topics={"t": TopicPicture("id", partitions)})
+    assert had_others(picture) == [TopicPartition("t", 1), TopicPartition("t", 3)]

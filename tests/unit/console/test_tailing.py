@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from tailrace.client.reader import PartitionReader
-from tailrace.console.tailing import SHOWN_CHARACTERS, TAIL_RECORDS_MAX, Tail, record_shown
+from tailrace.console.tailing import (
+    PARTITIONS_MAX,
+    SHOWN_CHARACTERS,
+    TAIL_RECORDS_MAX,
+    Tail,
+    record_shown,
+)
 from tailrace.record.view import Record
 
 
@@ -48,4 +56,33 @@ async def test_a_reader_that_fails_is_told() -> None:
     pushes = tail.pushes()
     await anext(pushes)
     assert "no way" in (await anext(pushes))["problem"]
+    await pushes.aclose()  # type: ignore[attr-defined]
+
+
+async def test_words_are_found_beyond_what_is_shown() -> None:
+    tail = Tail(lambda _: cast("PartitionReader", None), 0, "Needle")
+    tail.take(0, record(0, b"x" * 5_000 + b" NEEDLE", key=b"k"))
+    tail.take(0, record(1, b"k", key=b"\xff" * 5_000 + b"needle"))
+    tail.take(0, record(2, b"x" * 5_000))
+    pushes = tail.pushes()
+    assert [each["offset"] for each in (await anext(pushes))["records"]] == [0, 1]
+    await pushes.aclose()  # type: ignore[attr-defined]
+
+
+async def test_partitions_that_are_not_read_are_told() -> None:
+    async def nothing() -> None: ...
+
+    class Silent:
+        """A reader of a partition to which nothing is written."""
+
+        async def records(self) -> AsyncIterator[Record]:
+            await asyncio.Event().wait()
+            yield record(0, b"")
+
+        close = staticmethod(nothing)
+
+    tail = Tail(lambda _: cast("PartitionReader", Silent()), PARTITIONS_MAX + 1, "")
+    pushes = tail.pushes()
+    told = (await anext(pushes))["problem"]
+    assert told == f"of {PARTITIONS_MAX + 1} partitions only the first {PARTITIONS_MAX} are read"
     await pushes.aclose()  # type: ignore[attr-defined]

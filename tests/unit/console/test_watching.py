@@ -6,8 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-from tailrace.console.watching import PARTS, Watcher
+from tailrace.client.group_admin import GroupDescription, GroupListing
+from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
+from tailrace.console.watching import EXPLAINED, GROUPS_SHOWN_MAX, PARTS, Watcher
+from tailrace.errors import GroupNotFound, RequestTimedOut
+from tailrace.meta.keys import LeaderChange
 from unit.client.test_operations import World, simulate
+from unit.console.test_story import change
 
 
 def test_a_failover_is_pushed_and_told_with_its_cause() -> None:
@@ -66,3 +71,89 @@ async def test_who_follows_waits_until_something_has_changed() -> None:
     watcher._put("trouble", "etcd is away")
     assert await waiting == ("trouble", '"etcd is away"')
     await follower.aclose()  # type: ignore[attr-defined]
+
+
+def test_a_cluster_that_does_not_answer_any_more_is_told() -> None:
+    async def main(world: World) -> None:
+        watcher = Watcher(world.admin)
+        running = world.process.spawn("watch", watcher.run())
+        following = watcher.follow()
+
+        async def until(name: str, part: str) -> None:
+            async with asyncio.timeout(60):
+                while part not in watcher.parts[name]:
+                    await anext(following)
+
+        await until("cluster", '"live":true')
+        await until("trouble", '""')
+        for broker in world.cluster.brokers:
+            broker.kill()
+        # What is known stays on the page: so it has to be said that it is old.
+        await until("trouble", "no broker answers, so what is shown is what was known last")
+        running.cancel()
+
+    simulate(main)
+
+
+PARTITIONS = 3 * EXPLAINED
+
+
+class Scripted:
+    """An administrator of a cluster whose controller is away at first, and of very many groups."""
+
+    def __init__(self) -> None:
+        self.pictures: asyncio.Queue[ClusterPicture] = asyncio.Queue()
+        self.has_controller = asyncio.Event()
+
+    def lead(self, *, leader: int, epoch: int) -> None:
+        each = PartitionPicture(leader, epoch, (1, 2), (1, 2))
+        topics = {"t": TopicPicture("id", (each,) * PARTITIONS)}
+        coordinators = {1: "nowhere:1"}
+        self.pictures.put_nowait(
+            ClusterPicture(revision=epoch, topics=topics, coordinators=coordinators)
+        )
+
+    async def next_picture(self, _: object) -> ClusterPicture:
+        return await self.pictures.get()
+
+    async def explain(self, _: str, __: int, *, timeout_ms: int) -> list[LeaderChange]:
+        if not self.has_controller.is_set():
+            await asyncio.sleep(timeout_ms / 10_000)
+            raise RequestTimedOut("no controller")
+        return [change(1)]
+
+    async def list_groups(self, *, timeout_ms: int) -> list[GroupListing]:
+        assert timeout_ms
+        return [
+            GroupListing(
+                group=f"g{number}", kind="consumer", state="Empty", members=0, coordinator_id=1
+            )
+            for number in range(GROUPS_SHOWN_MAX + 7)
+        ]
+
+    async def describe_group(self, group: str, *, timeout_ms: int) -> GroupDescription:
+        assert timeout_ms
+        raise GroupNotFound(group)
+
+
+async def test_the_map_goes_on_while_nobody_says_why_and_all_is_told_later() -> None:
+    admin = Scripted()
+    watcher = Watcher(admin)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(watcher.run())
+    following = watcher.follow()
+
+    async def until(name: str, part: str) -> None:
+        async with asyncio.timeout(20):
+            while part not in watcher.parts[name]:
+                await anext(following)
+
+    admin.lead(leader=1, epoch=0)
+    admin.lead(leader=2, epoch=1)
+    admin.lead(leader=2, epoch=2)
+    await until("cluster", '"revision":2')
+    assert '"count"' not in watcher.parts["story"]
+    # Groups that are too many to be asked for are counted.
+    await until("groups_left_out", "7")
+    admin.has_controller.set()
+    await until("story", f'"count":{PARTITIONS}')
+    running.cancel()

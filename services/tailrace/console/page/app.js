@@ -3,7 +3,8 @@
 
 const VIEWS = { map: "Map", topics: "Topics", groups: "Groups", tail: "Tail", failovers: "Failovers", drills: "Drills" };
 const TAIL_ROWS_MAX = 500;
-const state = { cluster: null, groups: null, story: null, view: "map", tail: null, tailed: [] };
+const RETRY_MS = 3000;
+const state = { cluster: null, groups: null, groups_left_out: 0, story: null, view: "map", tail: null, tailed: [] };
 
 const at = (id) => document.getElementById(id);
 
@@ -86,7 +87,7 @@ function drawMap() {
     tile(number(tally.under), "under-replicated", tally.under ? "warn" : ""),
     tile(number(tally.turned), "not led by the first replica"),
     tile(number(cluster.shards_unowned), "shards without coordinator", cluster.shards_unowned ? "bad" : ""),
-    tile(number(lag), `records behind, in ${number((state.groups || []).length)} groups`),
+    tile(number(lag), `records behind, in ${number((state.groups || []).length)} groups${state.groups_left_out ? "; " + number(state.groups_left_out) + " more not asked" : ""}`),
   );
   const strips = cluster.topics.map((topic) => strip(topic, cluster));
   const more = cluster.topics_left_out ? element("p", { class: "faint" }, `${number(cluster.topics_left_out)} more topics are not shown.`) : null;
@@ -142,7 +143,7 @@ function drawGroups() {
     const stateClass = each.state === "Stable" ? "good" : each.state === "Empty" ? "faint" : "warn";
     return [each.group, each.kind, element("span", { class: stateClass }, each.state), number(each.members.length), number(each.lag), each.lag ? span(each.lag_ms) : "–", element("td", {}, bar), element("td", { class: "faint" }, topics)];
   });
-  at("groups").replaceChildren(table(["Group", "Kind", "State", "#Members", "#Records behind", "#Time behind", "", "Topics"], rows, "No group has committed anything yet."));
+  at("groups").replaceChildren(table(["Group", "Kind", "State", "#Members", "#Records behind", "#Time behind", "", "Topics"], rows, "No group has committed anything yet."), ...(state.groups_left_out ? [element("p", { class: "faint" }, `${number(state.groups_left_out)} more groups are not shown: tailrace groups list has all.`)] : []));
 }
 
 function drawFailovers() {
@@ -155,7 +156,7 @@ function drawFailovers() {
       element("div", {}, element("strong", {}, each.cause)),
       element("div", {}, `${number(each.count)} ${each.count === 1 ? "partition" : "partitions"}: ${between.slice(0, 6).join(", ")}${between.length > 6 ? " …" : ""}`),
       lost.length ? element("div", { class: "bad" }, `records may be lost in ${lost.length}: ${lost[0].loss}`) : null,
-      element("details", {}, element("summary", {}, "which"), list));
+      element("details", {}, element("summary", {}, "which"), list, each.count > each.moves.length ? element("p", { class: "faint" }, `and ${number(each.count - each.moves.length)} more`) : null));
   });
   at("failovers").replaceChildren(...(chapters.length ? chapters : [element("p", { class: "empty" }, "No leader has changed.")]));
 }
@@ -197,7 +198,9 @@ function follow(event) {
     at("tailcount").textContent = `${number(push.found)} of ${number(push.seen)} records${push.problem ? "; " + push.problem : ""}`;
     drawTail();
   });
-  state.tail.onerror = () => { at("tailcount").textContent = "the stream broke; trying again…"; };
+  state.tail.addEventListener("trouble", (message) => { at("tailcount").textContent = JSON.parse(message.data); });
+  // A browser tries again by itself when a stream breaks, and never after a refusal.
+  state.tail.onerror = () => { at("tailcount").textContent = state.tail && state.tail.readyState === EventSource.CLOSED ? "the console refused: is the topic still there?" : "the stream broke; trying again…"; };
   drawTail();
 }
 
@@ -229,8 +232,13 @@ function show(view) {
 function listen() {
   const events = new EventSource("events");
   events.onopen = () => { at("state").className = "state live"; };
-  events.onerror = () => { at("state").className = "state lost"; at("state").textContent = "the console does not answer; trying again…"; };
-  for (const part of ["cluster", "groups", "story"]) {
+  events.onerror = () => {
+    at("state").className = "state lost";
+    at("state").textContent = "the console does not answer; trying again…";
+    // After a refusal (too many pages) the browser itself would not.
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, RETRY_MS);
+  };
+  for (const part of ["cluster", "groups", "groups_left_out", "story"]) {
     events.addEventListener(part, (message) => {
       state[part] = JSON.parse(message.data);
       if (part === "cluster" && state.cluster) at("state").textContent = `${state.cluster.cluster_id.slice(0, 8)} · revision ${number(state.cluster.revision)}`;
