@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from random import Random
 
 import pytest
@@ -147,3 +148,8 @@ def test_a_collector_that_is_away_holds_up_nobody(caplog: pytest.LogCaptureFixtu
     tracer.close()
     # The span that could not be sent is a line in the log, not an error of the program.
     assert any("127.0.0.1" in each.getMessage() for each in caplog.records)
+    # What it still tries in the background draws random numbers, which disturbs the tests after it.
+    for thread in threading.enumerate():
+        if thread.name == "last spans":
+            thread.join(60)
+            assert not thread.is_alive()
