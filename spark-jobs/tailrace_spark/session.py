@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 JAVA_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 20
 POLL_S: Final = 1
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 
 _VERSION: Final = re.compile(r'version "(\d+)')
 
@@ -148,11 +150,24 @@ def job_session(name: str, options: argparse.Namespace) -> SparkSession:
             sys.exit(f"--conf {each}: give it as KEY=VALUE")
         config[key] = value
     try:
-        spark = session(name, master=options.master, config=config)
+        spark = session(name, master=options.master, config=quiet(config))
     except JavaMissing as error:
         sys.exit(str(error))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def quiet(config: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a job, with few and short lines of Spark's own above those of the job.
+
+    They are for a JVM that the job starts; one that spark-submit has started says what it was told
+    to. Somebody who configures log4j gets what he asked for.
+    """
+    given = config.get(JAVA_OPTIONS, "")
+    if "log4j" in given:
+        return dict(config)
+    wanted = f"{given} -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}".strip()
+    return {**config, JAVA_OPTIONS: wanted}
 
 
 def follow(query: StreamingQuery, say: Callable[[str], None]) -> int:

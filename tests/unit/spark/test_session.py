@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tailrace_spark.session import (
+    JAVA_OPTIONS,
     JavaMissing,
     job_parser,
     job_session,
     progress_line,
+    quiet,
     require_java,
     run_job,
     sentence,
@@ -126,6 +128,18 @@ def test_a_job_ends_with_a_code_and_a_sentence(
         run_job(main)
     assert ended.value.code == code
     assert capsys.readouterr().err.endswith(told)
+
+
+def test_spark_says_little_above_a_job_unless_somebody_wants_more() -> None:
+    (option,) = quiet({"a": "b", JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS].split()[1:]
+    name, _, where = option.partition("=")
+    assert name == "-Dlog4j2.configurationFile"
+    said = Path(where.removeprefix("file://")).read_text()
+    # Neither warnings of Spark's nor tracebacks of Java's.
+    assert "rootLogger.level = error" in said
+    assert "%ex{none}" in said
+    mine = {JAVA_OPTIONS: "-Dlog4j2.configurationFile=mine.xml"}
+    assert quiet(mine) == mine
 
 
 def test_help_tells_defaults_where_there_are_some() -> None:
