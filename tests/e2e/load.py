@@ -15,6 +15,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +126,29 @@ class Load:
         """Who leads, controls and coordinates: so that a test knows whom to kill."""
         async with Admin(self.bootstrap, request_timeout_ms=2_000) as admin:
             while True:
-                try:
-                    topic = await admin.describe_topic(self.topic)
-                    cluster = await admin.describe_cluster()
-                    group = await admin.describe_group(self.group)
-                except TailraceError:
-                    self.who = {}
-                else:
-                    self.who = {
-                        "leader": topic.partitions[0].leader,
-                        "controller": cluster.controller_id,
-                        "coordinator": group.coordinator_id,
-                    }
+                self.who = {
+                    "leader": await self.answered(self.leader(admin)),
+                    "controller": await self.answered(self.controller(admin)),
+                    "coordinator": await self.answered(self.coordinator(admin)),
+                }
                 await asyncio.sleep(1)
+
+    async def answered(self, question: Awaitable[int]) -> int:
+        """-1: nobody knows, which is a problem worth telling if it lasts."""
+        try:
+            return await question
+        except TailraceError as error:
+            self.problems.append(f"asking: {type(error).__name__}: {error}")
+            return -1
+
+    async def leader(self, admin: Admin) -> int:
+        return (await admin.describe_topic(self.topic)).partitions[0].leader
+
+    async def controller(self, admin: Admin) -> int:
+        return (await admin.describe_cluster()).controller_id
+
+    async def coordinator(self, admin: Admin) -> int:
+        return (await admin.describe_group(self.group)).coordinator_id
 
     async def report(self) -> None:
         while True:

@@ -54,7 +54,10 @@ class Load:
             found = self.report()["who"].get(role, -1)
             return found + 1 if found >= 0 else None
 
-        return until(f"it is known who is {role}", asked, 60) - 1
+        try:
+            return until(f"it is known who is {role}", asked, 60) - 1
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.report()['problems']}") from error
 
     def go_on(self, records: int = WARM, timeout_s: float = 120) -> None:
         """Wait until so many more were acknowledged: the cluster takes writes."""
