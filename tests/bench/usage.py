@@ -15,6 +15,14 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def fine_cpu_s(pid: int) -> float:
+    """The same to the nanosecond, not to a tick, of threads that still run."""
+    total_ns = 0
+    for each in Path(f"/proc/{pid}/task").iterdir():
+        total_ns += int((each / "schedstat").read_text(encoding="ascii").split()[0])
+    return total_ns / 1e9
+
+
 def resident_bytes(pid: int) -> int:
     """Memory that it holds; 0 when it has ended."""
     try:

@@ -142,6 +142,7 @@ async def test_a_failover_is_seen_in_a_browser(dev: DevCluster, tmp_path: Path) 
             await cluster.kill("broker-2")
             await page.until(f"{_cells('away')} === {2 * CELLS}")
             await page.until("document.querySelectorAll('.tile.bad').length > 0")
+            await page.until("state.story.some((each) => each.cause.includes('broker 2'))")
             await _look(page, pictures, "two-away", ("map", "topics", "failovers"))
             await page.ask("location.hash = 'map'")
             for name in ("broker-1", "broker-2"):

@@ -142,8 +142,8 @@ def _controller(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.CRITICAL,
             f"controller {facts.picture.controller_id} at {facts.picture.controller} does not "
             f"answer here: {facts.problem}",
-            "look at its log, and at what it advertises (controller.advertised.listeners): clients "
-            "must reach that address",
+            "start it if it has ended: until one is active, nobody can be replaced. If it runs, "
+            "clients must reach what it advertises (controller.advertised.listeners)",
         )
 
 
