@@ -76,7 +76,16 @@ class SharedConnection:
         return found if found is not None and found.takes_streams else None
 
     async def connect(self) -> Connection:
-        """Raises Unreachable. All who ask meanwhile wait for the same attempt."""
+        """Raises Unreachable. All who ask meanwhile wait for the same attempt.
+
+        The connection may be full by the time the caller gets it: then ask again.
+        """
+        fresh = self._current
+        if fresh is not None and not (fresh.is_greeted or fresh.ended or fresh.is_retired):
+            # How many streams it takes is not known yet.
+            if why := await fresh.greeted():
+                raise Unreachable(f"{self.address}: {plain_reason(why)}")
+            return fresh
         if self._connecting is None:
             if self._closed:
                 raise Unreachable(f"the channel to {self.address} is closed")
@@ -101,9 +110,12 @@ class SharedConnection:
             raise Unreachable(f"{self.address}: {_why(error)}") from error
         try:
             made = Connection(sock, message_bytes_max=MESSAGE_BYTES_MAX, on_end=self._ended)
-        except (OSError, StreamBroken) as error:
+        except OSError as error:
             sock.close()
             raise Unreachable(f"{self.address}: it closed the connection") from error
+        if not made.takes_streams:
+            # It was gone before it was greeted, and ends by itself.
+            raise Unreachable(f"{self.address}: it closed the connection")
         if self._current is not None:
             # It is full, or the server leaves: it ends with the last of its streams.
             self._current.retire()
@@ -127,9 +139,10 @@ class SharedConnection:
         connecting = self._connecting
         if connecting is not None:
             connecting.cancel()
-            await asyncio.wait([connecting])
         for each in list(self._connections):
             each.close()
+        if connecting is not None:
+            await asyncio.wait([connecting])
 
 
 class Http2Channel:
@@ -165,15 +178,14 @@ class Http2Channel:
 
     def open(self, method: Method[Q, R], request: Q | None = None) -> Stream[Q, R]:
         self._check_open()
-        made = _Call(self._shared, method, self._open)
-        stream = _ClientStream[Q, R](made, method)
-        if method.kind is Kind.SERVER_STREAM:
-            if request is None:
-                raise InvalidRequest(f"{method.name} takes a request")
-            stream.first = method.encode_request(request)
-        else:
+        if method.kind is not Kind.SERVER_STREAM:
+            made = _Call(self._shared, method, self._open)
             made.begin()
-        return stream
+            return _ClientStream[Q, R](made, method)
+        if request is None:
+            raise InvalidRequest(f"{method.name} takes a request")
+        first = method.encode_request(request)
+        return _ClientStream[Q, R](_Call(self._shared, method, self._open), method, first)
 
     async def close(self) -> None:
         if self._closed:
@@ -224,7 +236,7 @@ class _Call:
 
     async def send(self, message: Encoded, *, end: bool = False) -> None:
         if self._has_ended:
-            self._raise("the stream has ended")
+            self._raise(self._detail or "the stream has ended")
         if self._finished:
             raise InvalidRequest("this end has finished already")
         pieces = (message,) if isinstance(message, bytes) else message
@@ -257,8 +269,9 @@ class _Call:
         self._finished = True
         try:
             stream, data = await self._opened()
-            last = data + h2.frame(h2.DATA, h2.END_STREAM, stream.number)
-            await stream.finish(last)
+            if data:
+                stream.wire.write((data,), len(data))
+            await stream.finish(h2.frame(h2.DATA, h2.END_STREAM, stream.number))
         except StreamBroken as error:
             self._raise(str(error))
 
@@ -268,7 +281,10 @@ class _Call:
         self.on_broken(reason)
 
     async def _opened(self) -> tuple[Http2Stream, bytes]:
-        """The stream, and what is to be sent before all else on it."""
+        """The stream, and what is to be sent before all else on it.
+
+        At once: streams must be heard of in the order of their numbers.
+        """
         async with self._connecting:
             while (stream := self._stream) is None:
                 if self._has_ended:
@@ -299,7 +315,9 @@ class _Call:
             self._ended()
 
     def on_refused(self, status: int, detail: str) -> None:
-        self._status, self._detail = status, detail
+        if self._status <= 0:
+            # Else it is known already why this cannot be read.
+            self._status, self._detail = status, detail
         self.break_off(detail)
 
     def on_broken(self, reason: str) -> None:
@@ -327,11 +345,11 @@ class _Call:
 class _ClientStream(Generic[Q, R]):
     """A stream that we opened."""
 
-    def __init__(self, call: _Call, method: Method[Q, R]) -> None:
+    def __init__(self, call: _Call, method: Method[Q, R], first: Encoded | None = None) -> None:
+        """`first`: the one request of a stream from the server, which the first `recv` sends."""
         self._call = call
         self._method = method
-        # The one request of a stream from the server, while it was not sent.
-        self.first: Encoded | None = None
+        self._first = first
 
     async def send(self, message: Q) -> None:
         try:
@@ -342,7 +360,7 @@ class _ClientStream(Generic[Q, R]):
 
     async def recv(self) -> R | None:
         try:
-            first, self.first = self.first, None
+            first, self._first = self._first, None
             if first is not None:
                 await self._call.send(first, end=True)
             message = await self._call.recv()

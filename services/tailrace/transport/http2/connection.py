@@ -2,8 +2,8 @@
 
 What is read goes into one small buffer, except the inside of large messages, which the kernel puts
 where it belongs (`Http2Stream.room`). What is written goes to the socket at once, from where it
-lies; what the socket does not take waits in a line, and whoever wrote it waits as long as that is
-longer than UNSENT_BYTES_MAX.
+lies; what the socket does not take waits in a line. As long as that is longer than UNSENT_BYTES_MAX
+nobody begins a message, so it has an end; who asks for answers all the same is cut off.
 
 Invariant: after `ended` is set nothing is read or written, and no stream is left that waits.
 """
@@ -39,8 +39,16 @@ READ_AHEAD_BYTES: Final = 4 << 10
 READS_PER_TURN: Final = 8
 # A larger frame holds up the other streams of a connection.
 SENT_FRAME_BYTES_MAX: Final = 4 << 20
-# Who asks (pings, settings) and does not read the answers is cut off.
-UNREAD_ANSWER_BYTES_MAX: Final = 4 * UNSENT_BYTES_MAX
+# Messages leave no more than this unsent. The rest are answers (to pings, settings, calls that are
+# refused): who asks for that many and does not read them is cut off.
+_UNSENT_MESSAGE_BYTES: Final = UNSENT_BYTES_MAX + SENT_FRAME_BYTES_MAX
+UNREAD_BYTES_MAX: Final = _UNSENT_MESSAGE_BYTES + 2 * UNSENT_BYTES_MAX
+# What costs us more than who sends it (resets, pings, settings), between two ticks.
+CHORES_MAX: Final = 10_000
+# A change of the window of all streams is a chore for each so many of them.
+STREAMS_PER_CHORE: Final = 16
+# As long as the server did not say how many streams it takes; no server should take less.
+STREAMS_BEFORE_SETTINGS: Final = 100
 HANDSHAKE_S: Final = 10.0
 TICK_S: Final = 2.0
 PIECES_MAX: Final = 512
@@ -64,6 +72,9 @@ Accept = Callable[[Http2Stream, dict[str, str]], None]
 class Connection:
     """One end; `accept` makes it the server's."""
 
+    _drained: asyncio.Future[None] | None
+    _greeting: asyncio.Future[None] | None
+
     def __init__(
         self,
         sock: socket.socket,
@@ -73,7 +84,11 @@ class Connection:
         accept: Accept | None = None,
         on_end: Callable[[Connection], None],
     ) -> None:
-        """`streams_max`: how many the other side may open at a time. OSError when it is gone."""
+        """`streams_max`: how many the other side may open at a time.
+
+        OSError when the socket is of no use; it is the caller's then, else ours. When the other
+        side has gone, the connection takes no streams and ends soon.
+        """
         prepare(sock)
         self._sock = sock
         self._loop = asyncio.get_running_loop()
@@ -86,14 +101,12 @@ class Connection:
         # Of what we send: credit, how large a frame may be, how many streams there may be.
         self.window = h2.WINDOW_DEFAULT
         self.frame_bytes_max = h2.FRAME_BYTES_DEFAULT
-        self.streams_max = h2.WINDOW_MAX
+        self.streams_max = STREAMS_BEFORE_SETTINGS
         self._stream_window = h2.WINDOW_DEFAULT
         self.credit = Credit(CONNECTION_WINDOW_BYTES)
-        # No stream is opened on it any more.
-        self.is_retired = False
-        self.is_greeted = False
-        self._next_stream = 1
-        self._last_stream = 0
+        # No stream is opened on it any more; the other side has said who it is.
+        self.is_retired = self.is_greeted = False
+        self._next_stream, self._last_stream = 1, 0
         self._headers = HeaderDecoder()
         self._block: bytearray | None = None
         self._block_of = (0, 0)
@@ -101,15 +114,14 @@ class Connection:
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._start = self._end = 0
         self._data_of: Http2Stream | None = None
-        self._data_left = self._padding_left = 0
-        self._data_flags = 0
+        self._data_left = self._padding_left = self._data_flags = 0
         # What was written and not sent yet.
         self._queue: deque[Bytes] = deque()
-        self._unsent = 0
-        self._drained: asyncio.Future[None] | None = None
-        self._window_waiters: deque[asyncio.Future[None]] = deque()
+        self._unsent = self._chores = 0
+        self._drained = self._greeting = None
+        self.waiting: dict[Http2Stream, None] = {}
         self._born_s = self._heard_s = self._loop.time()
-        # When the last stream was opened or ended.
+        # Since when there is no stream.
         self.used_s = self._born_s
         self._pinged_s = 0.0
         self._loop.add_reader(sock, self._on_readable)
@@ -117,7 +129,10 @@ class Connection:
         streams = ((h2.SETTING_STREAMS_MAX, streams_max),) if accept else ()
         hello = h2.settings((*_FIRST_SETTINGS, *streams))
         hello += h2.window_update(0, CONNECTION_WINDOW_BYTES - h2.WINDOW_DEFAULT)
-        self.write((hello if accept else h2.PREFACE + hello,), len(hello) + (not accept) * 24)
+        if accept is None:
+            hello = h2.PREFACE + hello
+        with suppress(StreamBroken):
+            self.write((hello,), len(hello))
 
     @property
     def is_idle(self) -> bool:
@@ -148,9 +163,17 @@ class Connection:
         """The server's: take no new streams, and say so."""
         if not self.ended and not self.is_retired:
             self.is_retired = True
-            # Who is gone, or takes nothing, needs not be told.
-            with suppress(StreamBroken, BadFrame):
+            # Who is gone needs not be told.
+            with suppress(StreamBroken):
                 self._tell(h2.go_away(self._last_stream, h2.NO_ERROR))
+
+    async def greeted(self) -> str:
+        """Wait until the other side has said what it takes; tells why it never will."""
+        while not self.is_greeted and not self.ended:
+            if self._greeting is None:
+                self._greeting = self._loop.create_future()
+            await asyncio.shield(self._greeting)
+        return self.ended
 
     def close(self, reason: str = "the connection was closed here") -> None:
         """At once."""
@@ -165,8 +188,8 @@ class Connection:
         self._queue.clear()
         for stream in list(self.streams.values()):
             stream.on_broken(reason)
-        for waiter in (*self._window_waiters, self._drained):
-            _wake(waiter)
+        _wake(self._drained)
+        _wake(self._greeting)
         self._on_end(self)
 
     # Writing.
@@ -177,6 +200,8 @@ class Connection:
         if self._unsent:
             self._queue.extend(pieces)
             self._unsent += size
+            if self._unsent > UNREAD_BYTES_MAX:
+                self._fail("it does not read what it asks for")
             return
         try:
             sent = self._sock.sendmsg(pieces[:PIECES_MAX])
@@ -184,15 +209,18 @@ class Connection:
             sent = 0
         except OSError as error:
             reason = f"it closed the connection: {error}"
-            # Who writes is in the middle of something: all others are told after it.
-            self.is_retired = True
-            self._loop.call_soon(self.close, reason)
+            self._fail(reason)
             raise StreamBroken(reason) from error
         if sent < size:
             self._queue.extend(pieces)
             self._unsent = size
             self._sent(sent)
             self._loop.add_writer(self._sock, self._on_writable)
+
+    def _fail(self, reason: str) -> None:
+        """Who writes is in the middle of something: all others are told after it."""
+        self.is_retired = True
+        self._loop.call_soon(self.close, reason)
 
     @property
     def is_clogged(self) -> bool:
@@ -204,16 +232,8 @@ class Connection:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
 
-    def wait_for_window(self, waiter: asyncio.Future[None]) -> None:
-        waiters = self._window_waiters
-        while waiters and waiters[0].done():
-            waiters.popleft()
-        waiters.append(waiter)
-
     def _tell(self, data: bytes) -> None:
         """An answer or a note of the connection itself."""
-        if self._unsent > UNREAD_ANSWER_BYTES_MAX:
-            raise BadFrame("it does not read what it asked for", h2.CALM_DOWN)
         self.write((data,), len(data))
 
     def _on_writable(self) -> None:
@@ -310,19 +330,17 @@ class Connection:
         size = min(there, self._data_left)
         stream = self._data_of
         if size:
-            if stream is not None and stream.broken is None:
+            if stream is not None:
                 stream.on_data(self._view[self._start : self._start + size])
                 stream.on_counted(size)
             self._count(size)
             self._start += size
             self._data_left -= size
-        padding = min(self._end - self._start, self._padding_left)
+        padding = min(there - size, self._padding_left)
         if padding and not self._data_left:
-            if stream is not None:
-                stream.on_counted(padding)
-            self._count(padding)
             self._start += padding
             self._padding_left -= padding
+            self._pass(padding)
         if self._data_left or self._padding_left:
             return False
         self._data_of = None
@@ -330,13 +348,17 @@ class Connection:
             stream.on_end()
         return True
 
-    def _count(self, size: int) -> None:
-        self.credit.owed += size
-        self.give_credit()
+    def _pass(self, size: int) -> None:
+        """Padding counts as if it were data."""
+        if self._data_of is not None:
+            self._data_of.on_counted(size)
+        self._count(size)
 
-    def give_credit(self) -> None:
+    def _count(self, size: int) -> None:
+        """So many bytes came: they may come again, whether or not anybody takes them."""
+        self.credit.owed += size
         due = self.credit.due()
-        if due and not self.ended:
+        if due:
             self._tell(h2.window_update(0, due))
 
     def _take_frame(self) -> bool:
@@ -386,23 +408,33 @@ class Connection:
             padding = self._view[start]
             if padding >= size:
                 raise BadFrame("more padding than data")
-            start += 1
-            size -= 1
-            self._count(1)
+        self.credit.check(size)
         stream = self.streams.get(number)
-        if stream is None and not self._was_open(number):
-            raise BadFrame("data of a stream that was never opened")
-        if stream is not None and stream.at_end:
+        if stream is None:
+            if not self._was_open(number):
+                raise BadFrame("data of a stream that was never opened")
+        elif stream.at_end:
             raise BadFrame("data after the end of a stream")
+        else:
+            stream.credit.check(size)
         self._start = start
+        if not size:
+            self._on_no_data(stream, flags)
+            return True
         self._data_of, self._data_flags = stream, flags
         self._data_left, self._padding_left = size - padding, padding
-        if not size and stream is not None and flags & h2.END_STREAM:
-            self._data_of = None
-            stream.on_end()
-        elif not size:
-            self._data_of = None
+        if flags & h2.PADDED:
+            # The byte that says how much padding there is belongs to it, and is gone by now.
+            self._start += 1
+            self._data_left -= 1
+            self._pass(1)
         return True
+
+    def _on_no_data(self, stream: Http2Stream | None, flags: int) -> None:
+        if not flags & h2.END_STREAM:
+            self._chore()
+        elif stream is not None:
+            stream.on_end()
 
     # Frames that are no data.
 
@@ -423,7 +455,8 @@ class Connection:
         if self._block is None:
             raise BadFrame("a continuation of nothing")
         self._block += payload
-        if len(self._block) > h2.HEADER_LIST_BYTES_MAX:
+        is_empty = not payload and not flags & h2.END_HEADERS
+        if is_empty or len(self._block) > h2.HEADER_LIST_BYTES_MAX:
             raise BadFrame("headers without an end", h2.CALM_DOWN)
         if flags & h2.END_HEADERS:
             self._headers_came()
@@ -441,6 +474,7 @@ class Connection:
                 raise BadFrame("a client's stream with an even number")
             self._last_stream = number
             if self.is_retired or len(self.streams) >= self._accepted_max:
+                self._chore()
                 self._tell(h2.reset(number, h2.REFUSED_STREAM))
                 return
             stream = self._make(number)
@@ -451,19 +485,21 @@ class Connection:
             raise BadFrame("headers of a stream that was never opened")
 
     def _on_settings(self, payload: bytes, flags: int, number: int) -> None:
-        self.is_greeted = True
-        if flags & h2.ACK:
-            return
         if number:
             raise BadFrame("settings of a stream")
-        for name, value in h2.read_settings(payload):
+        if flags & h2.ACK:
+            if payload:
+                raise BadFrame("an answer that says something", h2.FRAME_SIZE_ERROR)
+            return
+        self._chore()
+        if not self.is_greeted:
+            self.is_greeted = True
+            self.streams_max = h2.WINDOW_MAX
+            _wake(self._greeting)
+        # Of those that are said twice only the last counts.
+        for name, value in dict(h2.read_settings(payload)).items():
             if name == h2.SETTING_WINDOW:
-                if value > h2.WINDOW_MAX:
-                    raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
-                change = value - self._stream_window
-                self._stream_window = value
-                for stream in list(self.streams.values()):
-                    stream.on_window(change)
+                self._on_stream_window(value)
             elif name == h2.SETTING_FRAME_BYTES_MAX:
                 if not h2.FRAME_BYTES_DEFAULT <= value <= h2.FRAME_BYTES_MAX:
                     raise BadFrame("frames of a size that cannot be")
@@ -472,52 +508,74 @@ class Connection:
                 self.streams_max = value
         self._tell(h2.frame(h2.SETTINGS, h2.ACK, 0))
 
-    def _on_ping(self, payload: bytes, flags: int, _number: int) -> None:
+    def _on_stream_window(self, size: int) -> None:
+        if size > h2.WINDOW_MAX:
+            raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
+        self._chore(len(self.streams) // STREAMS_PER_CHORE)
+        change = size - self._stream_window
+        self._stream_window = size
+        for stream in list(self.streams.values()):
+            stream.on_window(change)
+
+    def _on_ping(self, payload: bytes, flags: int, number: int) -> None:
+        if len(payload) != len(_PING) or number:
+            raise BadFrame("a ping that is none", h2.FRAME_SIZE_ERROR)
         if not flags & h2.ACK:
+            self._chore()
             self._tell(h2.frame(h2.PING, h2.ACK, 0, payload))
 
     def _on_window_update(self, payload: bytes, _flags: int, number: int) -> None:
         size = h2.read_uint32(payload) & h2.WINDOW_MAX
+        if not size:
+            raise BadFrame("a window that grows by nothing")
         if number:
             stream = self.streams.get(number)
             if stream is not None:
                 stream.on_window(size)
+            elif not self._was_open(number):
+                raise BadFrame("a window of a stream that was never opened")
             return
         self.window += size
         if self.window > h2.WINDOW_MAX:
             raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
-        waiters, self._window_waiters = self._window_waiters, deque()
-        for waiter in waiters:
-            _wake(waiter)
+        for stream in self.waiting:
+            stream.on_window(0)
 
     def _on_reset(self, payload: bytes, _flags: int, number: int) -> None:
         code = h2.read_uint32(payload)
+        self._chore()
         stream = self.streams.get(number)
-        if stream is None:
-            return
-        if code == h2.NO_ERROR and stream.at_end:
-            # It has said all that it had to say, and wants to hear no more.
-            stream.has_finished = True
-            self.forget(number)
-            return
-        stream.on_broken(_RESETS.get(code, f"it broke the stream, code {code}"))
+        if stream is not None:
+            stream.on_broken(_RESETS.get(code, f"it broke the stream, code {code}"))
+        elif not self._was_open(number):
+            raise BadFrame("a reset of a stream that was never opened")
 
     def _on_go_away(self, payload: bytes, _flags: int, _number: int) -> None:
-        self.is_retired = True
         last, code = h2.read_uint32(payload), h2.read_uint32(payload, 4)
+        is_client = self._accept is None
+        # A client that leaves still hears the answers to what it asked.
+        self.is_retired = self.is_retired or is_client
         for number, stream in list(self.streams.items()):
-            if number > last or code != h2.NO_ERROR:
+            if code != h2.NO_ERROR or (is_client and number > last & h2.WINDOW_MAX):
                 stream.on_broken("it closed the connection")
         if self.is_idle:
             self.close("it closed the connection")
+
+    def _chore(self, weight: int = 1) -> None:
+        """Something that costs us more than the other side."""
+        self._chores += weight
+        if self._chores > CHORES_MAX:
+            raise BadFrame("it keeps us busy with nothing", h2.CALM_DOWN)
 
     def _refuse(self, error: BadFrame) -> None:
         """Say what is wrong as far as one can, and break off."""
         if self.ended:
             return
         if self.is_greeted:
-            with suppress(OSError):
-                self._sock.send(h2.go_away(self._last_stream, error.code, str(error)))
+            if not self._unsent:
+                # Else it would be taken for the rest of the frame that is under way.
+                with suppress(OSError):
+                    self._sock.send(h2.go_away(self._last_stream, error.code, str(error)))
             self.close(f"it does not keep to HTTP/2: {error}")
         else:
             self.close("it answers, but not as a server of ours: another program listens there")
@@ -532,20 +590,21 @@ class Connection:
 
     def forget(self, stream: int) -> None:
         self.streams.pop(stream, None)
-        self.used_s = self._heard_s
-        if self.is_retired and not self.streams and self._accept is None:
-            # Nobody uses it, and nobody will.
-            self._loop.call_soon(self.close)
+        if not self.streams:
+            self.used_s = self._loop.time()
+            if self.is_retired and self._accept is None:
+                # Nobody uses it, and nobody will.
+                self._loop.call_soon(self.close)
 
     def _was_open(self, number: int) -> bool:
-        if self._accept is not None:
-            return number <= self._last_stream
-        return number % 2 == 1 and number < self._next_stream
+        last = self._next_stream - 2 if self._accept is None else self._last_stream
+        return number % 2 == 1 and number <= last
 
     # Time.
 
     def _tick(self) -> None:
         now_s = self._loop.time()
+        self._chores = 0
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         if not self.is_greeted and now_s - self._born_s >= HANDSHAKE_S:
             self.close("it takes connections but does not answer as a server of ours")
@@ -553,8 +612,8 @@ class Connection:
             self._pinged_s = 0.0
         elif not self._pinged_s:
             self._pinged_s = now_s
-            # That it takes nothing is what the next look finds out.
-            with suppress(StreamBroken, BadFrame):
+            # That it is gone is what comes next.
+            with suppress(StreamBroken):
                 self._tell(h2.frame(h2.PING, 0, 0, _PING))
         elif now_s - self._pinged_s >= _KEEPALIVE_TIMEOUT_S:
             self.close("it fell silent")

@@ -21,14 +21,22 @@ STREAMS_MAX: Final = 2_000
 # What is said to the caller of a handler that raised.
 DETAIL_CHARACTERS_MAX: Final = 1_000
 IDLE_LOOK_S: Final = 1.0
+# A server that stops waits so long for those who were told so to leave by themselves.
+PARTING_S: Final = 0.5
+# Without descriptors no connection can be taken: look again then.
+ACCEPT_AGAIN_S: Final = 0.5
 CANCEL_AGAIN_S: Final = 2.0
 
-_OK, _DEADLINE, _INTERNAL, _UNAVAILABLE = 0, 4, 13, 14
+_OK, _INVALID, _DEADLINE, _INTERNAL, _UNAVAILABLE = 0, 3, 4, 13, 14
 _ANSWER: Final = h2.header_block([(":status", "200"), ("content-type", "application/grpc")])
 _LOG: Final = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+
+
+class _BadRequest(Exception):
+    """The caller's fault: it is told, and nobody else."""
 
 
 class Http2Server:
@@ -45,17 +53,20 @@ class Http2Server:
         self._open: dict[Connection, str] = {}
         self._sock: socket.socket | None = None
         self._looking: asyncio.TimerHandle | None = None
+        self._accepting: asyncio.TimerHandle | None = None
+        self._left: asyncio.Future[None] | None = None
 
     async def start(self, address: str) -> None:
         host, _ = split_address(address)
         sock = self._sock = await listening_socket(address)
         self.address = join_address(host, int(sock.getsockname()[1]))
-        asyncio.get_running_loop().add_reader(sock, self._on_connections)
+        self._listen()
         if self.limits is not None:
             self._look_for_idle()
 
     async def stop(self, *, grace_ms: int) -> None:
         """Take no new calls, let those under way finish within the grace, break the rest."""
+        until_s = asyncio.get_running_loop().time() + grace_ms / 1_000
         self._stop_listening()
         for connection in list(self._open):
             connection.go_away()
@@ -67,16 +78,30 @@ class Http2Server:
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        await self._part(until_s)
         for connection in list(self._open):
             connection.close()
 
+    async def _part(self, until_s: float) -> None:
+        """Let those who were answered last read it: they leave when they have."""
+        loop = asyncio.get_running_loop()
+        until_s = min(until_s, loop.time() + PARTING_S)
+        while self._open and (left_s := until_s - loop.time()) > 0:
+            self._left = loop.create_future()
+            await asyncio.wait([self._left], timeout=left_s)
+
     def _stop_listening(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._accepting):
+            if timer is not None:
+                timer.cancel()
         if self._sock is not None:
             asyncio.get_running_loop().remove_reader(self._sock)
             self._sock.close()
             self._sock = None
+
+    def _listen(self) -> None:
+        if self._sock is not None:
+            asyncio.get_running_loop().add_reader(self._sock, self._on_connections)
 
     def _on_connections(self) -> None:
         assert self._sock is not None
@@ -87,6 +112,9 @@ class Http2Server:
         except OSError as error:
             # Out of descriptors, most likely. The connection stays in the backlog.
             _LOG.warning("cannot accept a connection on %s: %s", self.address, error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._sock)
+            self._accepting = loop.call_later(ACCEPT_AGAIN_S, self._listen)
             return
         limits = self.limits
         if limits is not None and len(self._open) >= limits.connections_max + SPARE_CONNECTIONS:
@@ -106,13 +134,15 @@ class Http2Server:
                 accept=accept,
                 on_end=self._ended,
             )
-        except (OSError, StreamBroken):
+        except OSError:
             sock.close()
             return
         self._open[connection] = name
 
     def _ended(self, connection: Connection) -> None:
         self._open.pop(connection, None)
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
 
     def _look_for_idle(self) -> None:
         """Connections on which nothing happens for long are closed."""
@@ -147,7 +177,8 @@ class Http2Server:
 
         def done(task: asyncio.Task[None]) -> None:
             self._running.pop(task, None)
-            serving.ended()
+            # One that was cancelled before it ran has told nobody.
+            serving.break_off()
             if connections is not None:
                 connections.leave(peer)
 
@@ -166,7 +197,10 @@ class _Serving:
         self._handler = handler
         self._peer = peer
         self._has_begun = False
+        self._limit: asyncio.Timeout | None = None
+        # What the caller is told when the handler is cancelled; it was told something.
         self._refusal = _UNAVAILABLE, "the handler was cancelled"
+        self._is_told = False
         stream.owner = self
 
     async def run(self, timeout_ms: float | None) -> None:
@@ -175,20 +209,32 @@ class _Serving:
             if timeout_ms is None:
                 await self._work()
             else:
-                async with asyncio.timeout(timeout_ms / 1_000):
+                async with asyncio.timeout(timeout_ms / 1_000) as self._limit:
                     await self._work()
-            await self._end(_OK)
-        except TimeoutError:
-            await self._end(_DEADLINE, "the time of the call is over")
-        except asyncio.CancelledError:
-            await self._end(*self._refusal)
+            await self._end()
         except StreamBroken:
             # The caller is gone.
             return
+        except asyncio.CancelledError:
+            self.break_off()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told.
-            if self.stream.broken is None:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if self._is_late() and isinstance(error, TimeoutError):
+            self.break_off()
+            return
+        if isinstance(error, _BadRequest):
+            self._refusal = _INVALID, str(error)
+        else:
+            self._refusal = _INTERNAL, f"{type(error).__name__}: {error}"
+            is_gone = self.stream.broken is not None or isinstance(error.__cause__, StreamBroken)
+            if not is_gone:
                 _LOG.exception("%s failed", self.method.name)
-            await self._end(_INTERNAL, f"{type(error).__name__}: {error}"[:DETAIL_CHARACTERS_MAX])
+        self.break_off()
+
+    def _is_late(self) -> bool:
+        return self._limit is not None and self._limit.expired()
 
     async def _work(self) -> None:
         method = self.method
@@ -198,8 +244,11 @@ class _Serving:
             return
         request = await self.stream.recv()
         if request is None:
-            raise Unreachable("a call without a request")
-        asked = method.decode_request(request)
+            raise _BadRequest("a call without a request")
+        try:
+            asked = method.decode_request(request)
+        except Exception as error:
+            raise _BadRequest(f"a request that cannot be read: {error}") from error
         if method.kind is Kind.SERVER_STREAM:
             await self._handler(asked, talk)
         else:
@@ -211,34 +260,34 @@ class _Serving:
         before = b"" if self._has_begun else self._headers()
         self._has_begun = True
         pieces = (message,) if isinstance(message, bytes) else message
-        after = self._trailers(_OK, "") if last else b""
+        after = self._last(_OK, "") if last else b""
         await self.stream.send(pieces, before=before, after=after)
         if last:
             self._finished()
 
-    async def _end(self, status: int, detail: str = "") -> None:
+    async def _end(self) -> None:
+        """In order; what its tasks are in the middle of sending goes first."""
+        if not self.stream.has_finished:
+            await self.stream.finish(self._last(_OK, ""))
+            self._finished()
+
+    def break_off(self) -> None:
+        """Tell the caller at once that it ends otherwise, unless it knows or is gone."""
         stream = self.stream
-        if stream.broken is not None or stream.has_finished:
+        if self._is_told or stream.broken is not None or stream.has_finished:
             return
-        if status != _OK and stream.is_sending:
-            # Half a message is on its way, and may be for long.
-            stream.reset(h2.INTERNAL_ERROR, detail)
+        self._is_told = True
+        refusal = (_DEADLINE, "the time of the call is over") if self._is_late() else self._refusal
+        if stream.is_sending or stream.is_torn:
+            # Within a message nothing else can be said.
+            stream.reset(h2.INTERNAL_ERROR, refusal[1])
             return
         try:
-            if self._has_begun:
-                await stream.finish(self._trailers(status, detail))
-            else:
-                await stream.finish(_only_trailers(stream.number, status, detail))
+            stream.wire.write((data := self._last(*refusal),), len(data))
         except StreamBroken:
-            # The caller is gone, and asks no more.
+            # Who is gone needs not be told.
             return
         self._finished()
-
-    def ended(self) -> None:
-        """The task is over. One that was cancelled before it ran has told nobody."""
-        stream = self.stream
-        if stream.broken is None and not stream.has_finished:
-            _end_at_once(stream, *self._refusal)
 
     def _finished(self) -> None:
         """All was said. What the caller still sends is of no interest."""
@@ -253,7 +302,10 @@ class _Serving:
     def _headers(self) -> bytes:
         return h2.frame(h2.HEADERS, h2.END_HEADERS, self.stream.number, _ANSWER)
 
-    def _trailers(self, status: int, detail: str) -> bytes:
+    def _last(self, status: int, detail: str) -> bytes:
+        """The frame that ends the stream."""
+        if not self._has_begun:
+            return _only_trailers(self.stream.number, status, detail)
         flags = h2.END_HEADERS | h2.END_STREAM
         return h2.frame(h2.HEADERS, flags, self.stream.number, _status_block(status, detail))
 
@@ -271,7 +323,7 @@ class _Serving:
         self.cancel()
 
     def on_broken(self, reason: str) -> None:
-        if not self.stream.has_finished:
+        if not self._is_told and not self.stream.has_finished:
             self.cancel()
 
 
@@ -290,7 +342,9 @@ class _ServerStream(Generic[Q, R]):
         except StreamBroken as error:
             raise Unreachable(f"the caller is gone: {error}") from error
         except asyncio.CancelledError:
+            # The message is lost, or half of it: this cannot end in order any more.
             self._broken = True
+            serving.break_off()
             raise
 
     async def recv(self) -> Q | None:
@@ -337,9 +391,8 @@ def _only_trailers(number: int, status: int, detail: str) -> bytes:
 def _status_block(status: int, detail: str) -> bytes:
     if status == _OK:
         return _FINE
-    return h2.header_block(
-        [("grpc-status", str(status)), ("grpc-message", h2.write_detail(detail))]
-    )
+    written = h2.write_detail(detail[:DETAIL_CHARACTERS_MAX])
+    return h2.header_block([("grpc-status", str(status)), ("grpc-message", written)])
 
 
 _FINE: Final = h2.header_block([("grpc-status", "0")])

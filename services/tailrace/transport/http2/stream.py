@@ -6,7 +6,8 @@ which the connection reads the rest of it straight from the socket. A message is
 lies, in as few frames as the other side takes.
 
 Memory is bounded: the other side may send STREAM_WINDOW_BYTES beyond what was taken, and the rest
-of the message that it is in the middle of.
+of the message that it is in the middle of. The connection as a whole withholds nothing for what
+nobody takes: otherwise a few streams that nobody reads would stop all others on it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from tailrace.transport.http2.frames import (
     CANCEL,
     DATA,
     END_STREAM,
+    FLOW_CONTROL_ERROR,
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
+    PROTOCOL_ERROR,
     WINDOW_MAX,
     BadFrame,
     head,
@@ -48,9 +51,10 @@ STATUS_UNIMPLEMENTED: Final = 12
 class Credit:
     """What the other side may send, in lumps of half a window; pure."""
 
-    __slots__ = ("_half", "owed", "unread")
+    __slots__ = ("_half", "_window", "owed", "unread")
 
     def __init__(self, window: int) -> None:
+        self._window = window
         self._half = window // 2
         # What came since we last gave credit, and how much of that nobody has taken yet.
         self.owed = 0
@@ -64,6 +68,11 @@ class Credit:
         self.owed -= free
         return free
 
+    def check(self, size: int) -> None:
+        """Before so many bytes come: more than it may send breaks the rules."""
+        if self.owed + size > self._window:
+            raise BadFrame("more data than was allowed", FLOW_CONTROL_ERROR)
+
 
 class StreamBroken(Exception):
     """The stream was reset by the other side, or its connection is gone."""
@@ -74,7 +83,8 @@ class Wire(Protocol):
 
     window: int
     frame_bytes_max: int
-    credit: Credit
+    waiting: dict[Http2Stream, None]
+    """Streams that wait for a window, their own or that of the connection."""
 
     def write(self, pieces: Sequence[Bytes], size: int) -> None:
         """Raises StreamBroken when the connection is gone."""
@@ -84,10 +94,6 @@ class Wire(Protocol):
 
     async def drained(self) -> None:
         """Until the connection is not clogged."""
-
-    def wait_for_window(self, waiter: asyncio.Future[None]) -> None: ...
-
-    def give_credit(self) -> None: ...
 
     def forget(self, stream: int) -> None:
         """The stream has ended on both sides."""
@@ -121,6 +127,7 @@ class Http2Stream:
         "credit",
         "has_finished",
         "is_deaf",
+        "is_torn",
         "number",
         "owner",
         "window",
@@ -139,6 +146,8 @@ class Http2Stream:
         self.broken: str | None = None
         # Nobody wants to hear what still comes: it is thrown away.
         self.is_deaf = False
+        # Half a message of ours is on its way; unless somebody is sending, the rest will not come.
+        self.is_torn = False
         self._message_bytes_max = message_bytes_max
         self._sending = asyncio.Lock()
         self._window_waiter: asyncio.Future[None] | None = None
@@ -159,12 +168,20 @@ class Http2Stream:
         after: bytes = b"",
         end: bool = False,
     ) -> None:
-        """Send a message that consists of these pieces, between two runs of whole frames."""
+        """Send a message that consists of these pieces, between two runs of whole frames.
+
+        What stands before it is sent at once, whatever comes after has to wait for.
+        """
         async with self._sending:
             self._check_sending()
             size = sum(map(len, pieces))
             whole = size + MESSAGE_HEAD_BYTES
             wire = self.wire
+            if wire.is_clogged:
+                if before:
+                    wire.write((before,), len(before))
+                    before = b""
+                await self._drained()
             flags = END_STREAM if end else 0
             if whole <= self.window and whole <= wire.window and whole <= wire.frame_bytes_max:
                 self.window -= whole
@@ -176,8 +193,6 @@ class Http2Stream:
             if end:
                 self.has_finished = True
                 self._close_if_done()
-            if wire.is_clogged:
-                await wire.drained()
 
     async def _send_parts(
         self, pieces: Sequence[Bytes], before: bytes, after: bytes, flags: int
@@ -198,24 +213,31 @@ class Http2Stream:
             left -= size
             start = head(size, DATA, 0 if left else flags, self.number)
             wire.write((start, *_cut(rest, size)), len(start) + size)
-            if wire.is_clogged:
-                await wire.drained()
-                self._check_sending()
+            self.is_torn = left > 0
+            if left and wire.is_clogged:
+                await self._drained()
         if after:
             wire.write((after,), len(after))
 
     async def _more_window(self) -> None:
         waiter = self._window_waiter = asyncio.get_running_loop().create_future()
-        self.wire.wait_for_window(waiter)
+        self.wire.waiting[self] = None
         try:
             await waiter
         finally:
             self._window_waiter = None
+            self.wire.waiting.pop(self, None)
+        self._check_sending()
+
+    async def _drained(self) -> None:
+        await self.wire.drained()
         self._check_sending()
 
     async def finish(self, last: bytes) -> None:
         """Send the frames that end our side: nothing follows them."""
         async with self._sending:
+            if self.wire.is_clogged:
+                await self.wire.drained()
             if self.has_finished or self.broken is not None:
                 return
             self.has_finished = True
@@ -278,23 +300,21 @@ class Http2Stream:
             finally:
                 self._receiver = None
         message = inbox.popleft()
-        size = len(message) + MESSAGE_HEAD_BYTES
-        self.credit.unread -= size
-        self.wire.credit.unread -= size
+        self.credit.unread -= len(message) + MESSAGE_HEAD_BYTES
         self._give_credit()
         return message
 
     def _give_credit(self) -> None:
-        if self.broken is None and not self.at_end:
-            due = self.credit.due()
-            if due:
-                update = window_update(self.number, due)
-                self.wire.write((update,), len(update))
-        self.wire.give_credit()
+        due = self.credit.due()
+        if due and not (self.is_deaf or self.at_end):
+            update = window_update(self.number, due)
+            self.wire.write((update,), len(update))
 
     # What the connection tells.
 
     def on_headers(self, fields: dict[str, str], *, end: bool) -> None:
+        if self.at_end:
+            raise BadFrame("headers after the end of a stream")
         if end:
             self.on_end()
         if self.owner is not None:
@@ -332,30 +352,33 @@ class Http2Stream:
                 return
             compressed, size = MESSAGE_HEAD.unpack(self._head)
             self._head = b""
-            if compressed or size > self._message_bytes_max:
-                self._refuse(compressed, size)
+            if compressed:
+                self._refuse(STATUS_UNIMPLEMENTED, "compressed messages are not taken")
+            elif size > self._message_bytes_max:
+                limit = self._message_bytes_max
+                self._refuse(STATUS_EXHAUSTED, f"a message of {size} bytes is larger than {limit}")
             elif size <= end - at:
                 self._arrived(bytes(data[at : at + size]))
                 at += size
             else:
-                self._filled = 0
-                self._message = _memory(size)
+                self._expect(size)
 
-    def _refuse(self, compressed: int, size: int) -> None:
+    def _expect(self, size: int) -> None:
+        """A message of this size follows, in pieces. Its memory is not touched before they come."""
+        self._filled = 0
+        try:
+            self._message = _memory(size)
+        except MemoryError:
+            self._refuse(STATUS_EXHAUSTED, f"there is no memory for a message of {size} bytes")
+
+    def _refuse(self, status: int, detail: str) -> None:
         # What follows is the inside of a message: no head of another.
         self.is_deaf = True
-        if compressed:
-            refusal = STATUS_UNIMPLEMENTED, "compressed messages are not taken"
-        else:
-            limit = self._message_bytes_max
-            refusal = STATUS_EXHAUSTED, f"a message of {size} bytes is larger than {limit}"
         if self.owner is not None:
-            self.owner.on_refused(*refusal)
+            self.owner.on_refused(status, detail)
 
     def _arrived(self, message: Bytes) -> None:
-        size = len(message) + MESSAGE_HEAD_BYTES
-        self.credit.unread += size
-        self.wire.credit.unread += size
+        self.credit.unread += len(message) + MESSAGE_HEAD_BYTES
         self._inbox.append(message)
         _wake(self._receiver)
 
@@ -365,17 +388,18 @@ class Http2Stream:
         self._give_credit()
 
     def on_window(self, size: int) -> None:
+        """So much more may be sent (or less)."""
         self.window += size
         if self.window > WINDOW_MAX:
-            raise BadFrame("a window that is larger than any")
+            raise BadFrame("a window that is larger than any", FLOW_CONTROL_ERROR)
         _wake(self._window_waiter)
 
     def on_end(self) -> None:
         """The other side has finished."""
-        if self._message is not None or self._head:
-            self.on_broken("it ended within a message")
-            return
         self.at_end = True
+        if self._message is not None or self._head:
+            self.reset(PROTOCOL_ERROR, "it ended within a message")
+            return
         _wake(self._receiver)
         self._close_if_done()
 
@@ -394,7 +418,7 @@ class Http2Stream:
         """What has come and was not taken will not be taken, nor what comes."""
         self.is_deaf = True
         self._message = None
-        self.wire.credit.unread -= self.credit.unread
+        self._head = b""
         self.credit.unread = 0
         self._inbox.clear()
 

@@ -28,10 +28,9 @@ class Paper:
     def __init__(self, window: int = h2.WINDOW_DEFAULT) -> None:
         self.window = window
         self.frame_bytes_max = h2.FRAME_BYTES_DEFAULT
-        self.credit = Credit(16 * STREAM_WINDOW_BYTES)
         self.written = bytearray()
         self.forgotten: list[int] = []
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiting: dict[Http2Stream, None] = {}
         self.is_clogged = False
         self.is_gone = False
 
@@ -44,12 +43,6 @@ class Paper:
 
     async def drained(self) -> None:
         raise AssertionError("this wire is never clogged")
-
-    def wait_for_window(self, waiter: asyncio.Future[None]) -> None:
-        self.waiters.append(waiter)
-
-    def give_credit(self) -> None:
-        self.credit.due()
 
     def forget(self, stream: int) -> None:
         self.forgotten.append(stream)
@@ -281,13 +274,12 @@ def test_no_more_is_sent_than_the_windows_allow(
             turn += 1
             if whole_connection:
                 wire.window += grant
-                for waiter in wire.waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
-                wire.waiters.clear()
+                for each in wire.waiting:
+                    each.on_window(0)
             else:
                 stream.on_window(grant)
         await sending
+        assert not wire.waiting
         assert received == message(b"".join(pieces))
 
     asyncio.run(run())
