@@ -160,7 +160,7 @@ bench-failover: $(V1)  ## measure how long a producer waits after each fault (RO
 
 .PHONY: bench-metrics
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
-	PYTHONPATH=tests timeout 900 $(BIN)/python tests/bench/bench_metrics.py --cluster
+	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_metrics.py --cluster
 
 fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
