@@ -162,8 +162,9 @@ bench-failover: $(V1)  ## measure how long a producer waits after each fault (RO
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_metrics.py --cluster
 
-fuzz: $(V1)  ## feed broken bytes to the batch reader (SECONDS=600 for longer)
+fuzz: $(V1)  ## feed broken bytes to the batch reader and to both ends of HTTP/2 (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
+	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_http2.py --seconds $(SECONDS)
 
 nemesis: $(V1)  ## random mixes of faults on real processes under a checked load (MINUTES=10 SEED=7)
 	PYTHONPATH=tests $(BIN)/python tests/nemesis/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

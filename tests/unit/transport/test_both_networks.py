@@ -410,8 +410,12 @@ async def test_who_is_out_of_reach_and_why_is_told_in_plain_words(make: Make) ->
         channel = network.channel(address)
         with pytest.raises(Unreachable, match=f"^{address}: {reason}$"):
             await channel.call(ECHO, b"", timeout_ms=10_000)
+        stream = channel.open(TALK)
         with pytest.raises(Unreachable, match=f"^{address}: {reason}$"):
-            await channel.open(TALK).recv()
+            await stream.recv()
+        with pytest.raises(Unreachable, match=f"^{address}: {reason}$"):
+            await stream.send(b"")
+        assert not channel._open
     await network.close()
     other.close()
     await other.wait_closed()

@@ -289,10 +289,18 @@ class _Call:
             while (stream := self._stream) is None:
                 if self._has_ended:
                     raise StreamBroken(self._detail)
-                connection = self._shared.current or await self._shared.connect()
+                connection = self._shared.current or await self._connected()
                 if connection.takes_streams and not self._has_ended:
                     return self._open(connection)
         return stream, b""
+
+    async def _connected(self) -> Connection:
+        try:
+            return await self._shared.connect()
+        except Unreachable as error:
+            # Who wants to try again opens another.
+            self.on_broken(str(error).removeprefix(f"{self._shared.address}: "))
+            raise
 
     def _open(self, connection: Connection) -> tuple[Http2Stream, bytes]:
         stream = self._stream = connection.open()
