@@ -150,10 +150,20 @@ bench-consume: $(V1)  ## measure what a consumer reads, as rows and as Arrow, be
 bench-groups: $(V1)  ## ten thousand groups that commit once a second each: what coordinators need for it
 	PYTHONPATH=tests timeout 600 $(BIN)/python tests/bench/bench_groups.py --seconds $(SECONDS)
 
-# Where the report goes; docs/benchmarks is the one that is kept.
+# Where the report goes; docs/benchmarks is the one that is kept. RESUME=1 goes on with a run that was cut off.
 REPORT ?= build/benchmarks
-bench-peers: $(V1)  ## side by side with Apache Kafka and NATS: table, report, plots (WORKLOADS=produce,idle ROUNDS=3 REPORT=folder)
-	PYTHONPATH=services:tests timeout 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) --report '$(REPORT)'
+RESUME ?=
+# MINUTES has a default that is meant for others.
+GIVEN_MINUTES := $(if $(filter command environment,$(origin MINUTES)),$(MINUTES))
+bench-peers: $(V1)  ## side by side with Apache Kafka and NATS: goals, report, plots (WORKLOADS=produce,idle ROUNDS=3 MINUTES=60 RESUME=1 REPORT=folder)
+	PYTHONPATH=services:tests timeout 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) \
+	  $(if $(GIVEN_MINUTES),--minutes $(GIVEN_MINUTES)) $(if $(RESUME),--resume) --report '$(REPORT)'
+
+.PHONY: bench-growth
+# Which steps of `make bench-growth`: full or quick.
+STEPS ?= full
+bench-growth: $(V1)  ## 1 to 1,000 partitions, 1 to 100 clients, 1 MB to 4 GB of backlog: MB/s, CPU, memory (STEPS=quick REPORT=folder)
+	PYTHONPATH=services:tests timeout 1200 $(BIN)/python -m bench.growth.run --steps '$(STEPS)' --report '$(REPORT)'
 
 bench-failover: $(V1)  ## measure how long a producer waits after each fault (ROUNDS=20)
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_failover.py --rounds $(or $(ROUNDS),20)

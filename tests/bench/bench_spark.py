@@ -19,9 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -36,18 +34,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.peers.environment import fetch_connector
 from bench.peers.kafka import produce, running_kafka
 from integration.cluster_harness import start, stop
-from integration.spark_harness import ROOT, local_session, workers
+from integration.spark_harness import local_session, workers
 from tailrace import Admin, Producer
 
 PARTITIONS = 3
 BATCH_BYTES = 256 << 10
 FILL_BYTES = 20_000_000
 MEMORY = Path("/dev/shm")
-CONNECTOR = ROOT / "build" / "peers" / "spark-kafka"
-CONNECTOR_POM = ROOT / "tests" / "bench" / "peers" / "spark-kafka.pom.xml"
-MAVEN_TIMEOUT_S = 600
 TRIGGERS, TRIGGERS_LEFT_OUT = 8, 2
 QUERY_TIMEOUT_S = 600
 READS = ("batch", "AvailableNow", "AvailableNow, its triggers")
@@ -130,22 +126,10 @@ def begin(stack: ExitStack, folder: Path, *, with_kafka: bool) -> tuple[SparkSes
     if with_kafka:
         kafka = stack.enter_context(running_kafka(folder / "kafka"))
         sides.append(Side("Kafka", "kafka", kafka.servers))
-        config["spark.jars"] = ",".join(map(str, connector()))
+        config["spark.jars"] = ",".join(map(str, fetch_connector()))
     spark = local_session("bench", config=config, java_options="")
     stack.callback(spark.stop)
     return spark, sides
-
-
-def connector() -> list[Path]:
-    """The jars of Spark's Kafka connector, fetched the first time."""
-    if not CONNECTOR.exists():
-        maven = shutil.which("mvn")
-        assert maven is not None, "Maven (mvn) fetches Spark's Kafka connector: install it"
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={CONNECTOR}"]
-        subprocess.run(
-            [maven, "-q", "-f", str(CONNECTOR_POM), *goal], check=True, timeout=MAVEN_TIMEOUT_S
-        )
-    return sorted(CONNECTOR.glob("*.jar"))
 
 
 def measure_reads(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -30,3 +31,21 @@ def resident_bytes(pid: int) -> int:
     except OSError:
         return 0
     return int(text.split()[1]) * _PAGE_BYTES
+
+
+def reset_peak(pid: int) -> None:
+    """Have the kernel forget the most that it held; where it cannot, that of its life stays."""
+    with suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that it held since `reset_peak`."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+
+def disk_bytes(pid: int) -> int:
+    """What it had the disk read, as opposed to what was in memory."""
+    lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))

@@ -19,6 +19,8 @@ PYTHON: Final = VENV / "bin" / "python"
 NATS_SERVER: Final = VENV / "bin" / "nats-server"
 JARS: Final = PEERS / "kafka"
 POM: Final = HERE / "pom.xml"
+CONNECTOR: Final = PEERS / "spark-kafka"
+CONNECTOR_POM: Final = HERE / "spark-kafka.pom.xml"
 NATS_TOOL: Final = PEERS / "nats"
 NATS_MODULE: Final = HERE / "natscli"
 PIP_S_MAX: Final = 900
@@ -40,11 +42,26 @@ def install_packages() -> None:
 
 def fetch_jars() -> None:
     """Apache Kafka, by Maven."""
-    if not JARS.exists():
-        maven = shutil.which("mvn")
-        assert maven is not None, "Maven (mvn) fetches Apache Kafka: install it"
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={JARS}"]
-        subprocess.run([maven, "-q", "-f", str(POM), *goal], check=True, timeout=MAVEN_S_MAX)
+    _fetch(POM, JARS, "Apache Kafka")
+
+
+def fetch_connector() -> list[Path]:
+    """The jars of Spark's Kafka connector."""
+    _fetch(CONNECTOR_POM, CONNECTOR, "Spark's Kafka connector")
+    return sorted(CONNECTOR.glob("*.jar"))
+
+
+def _fetch(pom: Path, folder: Path, what: str) -> None:
+    """The first time; a download that was cut off leaves nothing that looks like a whole one."""
+    if folder.exists():
+        return
+    maven = shutil.which("mvn")
+    assert maven is not None, f"Maven (mvn) fetches {what}: install it"
+    partly = folder.with_name(f"{folder.name}.partly")
+    shutil.rmtree(partly, ignore_errors=True)
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={partly}"]
+    subprocess.run([maven, "-q", "-f", str(pom), *goal], check=True, timeout=MAVEN_S_MAX)
+    partly.rename(folder)
 
 
 def java(*options: str) -> list[str]:
@@ -55,14 +72,14 @@ def java(*options: str) -> list[str]:
 
 
 def build_nats_tool() -> bool:
-    """The bench tool of NATS, which is its Go client; False where there is no Go."""
+    """The bench tool of NATS, which is its Go client; False where Go is not, or cannot build it."""
     go = shutil.which("go")
     if go is None:
         return False
     if not NATS_TOOL.exists():
         command = [go, "build", "-o", str(NATS_TOOL), "github.com/nats-io/natscli/nats"]
-        subprocess.run(command, cwd=NATS_MODULE, check=True, timeout=GO_S_MAX)
-    return True
+        subprocess.run(command, cwd=NATS_MODULE, check=False, timeout=GO_S_MAX)
+    return NATS_TOOL.exists()
 
 
 def versions() -> dict[str, str]:
@@ -73,7 +90,7 @@ def versions() -> dict[str, str]:
         if "==" in line and not line.startswith("#")
     )
     named = {name: version for name, version in pins if name in _SHOWN}
-    more = {"Apache Kafka": _jar_version(), "Java": _java_version(), "Tailrace": _own_version()}
+    more = {"Apache Kafka": _jar_version(), "Java": _java_version(), "Tailrace": own_version()}
     return {_SHOWN[name]: version for name, version in named.items()} | more
 
 
@@ -86,7 +103,7 @@ _SHOWN: Final = {
 }
 
 
-def _own_version() -> str:
+def own_version() -> str:
     """The commit, and whether anything was changed since."""
     command = ["git", "describe", "--always", "--dirty", "--tags"]
     told = subprocess.run(

@@ -74,8 +74,8 @@ class Kafka:
         for port in self._brokers:
             until_listening(port)
 
-    def create_topic(self, name: str) -> None:
-        done(CLIENT, "create", self._job(name))
+    def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
+        done(CLIENT, "create", self._job(name, partitions=partitions))
 
     def delete_topic(self, name: str) -> None:
         done(CLIENT, "delete", self._job(name))

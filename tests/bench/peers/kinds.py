@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from statistics import median
 from typing import Any, Final, TypeAlias
 
 from bench.peers import kafka, ours
-from bench.peers.processes import ClientFailed, client, clients, done
-from bench.peers.results import Figures, longest_gap_s, unavailable_s
-from bench.peers.sizes import Volumes
-from bench.peers.stage import Stage, drop_from_memory
+from bench.peers.journal import complete_rounds, figures_of
+from bench.peers.processes import (
+    PATHS,
+    ROOT,
+    STOP_S_MAX,
+    ClientFailed,
+    client,
+    clients,
+    done,
+)
+from bench.peers.results import Figures, by_figure, longest_gap_s, unavailable_s
+from bench.peers.sizes import Sizes, Volumes
+from bench.peers.stage import Stage, drop_from_memory, say
 from bench.peers.system import Breakable, Name, System, cpu_s_of, resident_mib_of, topic_of
-from bench.peers.workloads import Contender, Kind, Workload
+from bench.peers.workloads import SPARK_OURS, SPARK_PEER, Contender, Kind, Workload
 
 MANY_S_MAX: Final = 300.0
 """How long a thousand partitions may take, to be made or to move."""
 
 MEMBERS: Final = 3
+SPARK_S_MAX: Final = 900
+"""How long Spark may read one size, all rounds."""
+
+SPARK_NAMES: Final = {
+    # As bench_spark.py calls them, and as the workloads do.
+    ("Tailrace", "batch"): SPARK_OURS,
+    ("Kafka", "batch"): SPARK_PEER,
+    ("Tailrace", "AvailableNow"): f"{SPARK_OURS}, AvailableNow",
+    ("Kafka", "AvailableNow"): f"{SPARK_PEER}, AvailableNow",
+}
 
 Rounds: TypeAlias = dict[str, dict[str, list[float]]]
 
@@ -34,7 +57,7 @@ def produce(stage: Stage, workload: Workload) -> Rounds:
         volumes.note(contender.name, figures["records_per_s"])
         return figures
 
-    return stage.in_turns(workload, one, warm_up=True)
+    return stage.in_turns(workload, one, warm_ups=stage.sizes.warm_ups(workload.kind))
 
 
 def consume(stage: Stage, workload: Workload) -> Rounds:
@@ -47,7 +70,7 @@ def consume(stage: Stage, workload: Workload) -> Rounds:
         volumes.note(contender.name, figures["records_per_s"])
         return figures
 
-    return stage.in_turns(workload, one, warm_up=True)
+    return stage.in_turns(workload, one, warm_ups=stage.sizes.warm_ups(workload.kind))
 
 
 def single(stage: Stage, workload: Workload) -> Rounds:
@@ -64,7 +87,7 @@ def _waits(stage: Stage, workload: Workload, action: str) -> Rounds:
             job = stage.job(workload, contender, topic, records=stage.sizes.singles)
             return _percentiles(done(contender.script, action, job))
 
-    return stage.in_turns(workload, one, warm_up=True)
+    return stage.in_turns(workload, one, warm_ups=stage.sizes.warm_ups(workload.kind))
 
 
 def paced(stage: Stage, workload: Workload) -> Rounds:
@@ -75,7 +98,7 @@ def paced(stage: Stage, workload: Workload) -> Rounds:
             job = stage.job(workload, contender, topic, records=records, rate=workload.rate)
             return _percentiles(done(contender.script, "paced", job))
 
-    return stage.in_turns(workload, one, warm_up=True)
+    return stage.in_turns(workload, one, warm_ups=stage.sizes.warm_ups(workload.kind))
 
 
 def backlog(stage: Stage, workload: Workload) -> Rounds:
@@ -202,11 +225,11 @@ def loaded(stage: Stage, workload: Workload) -> Rounds:
     """What brokers hold after some hundred megabytes in and out."""
 
     def one(contender: Contender) -> Figures:
-        system, records = stage.system(contender.system), stage.sizes.load_bytes // workload.size
+        name, records = contender.system, stage.sizes.load_bytes // workload.size
+        system = stage.system(name)
         with topic_of(system, stage.new_name()) as topic:
-            job = stage.job(workload, contender, topic, records=records)
-            done(contender.script, "fill", job)
-            done(contender.script, "consume", {**job, "way": "rows"})
+            for action in ("fill", "consume"):
+                stage.fast(name, action, topic, records, workload.size)
         return _resident(system)
 
     return stage.in_turns(workload, one)
@@ -237,6 +260,52 @@ def partitions(stage: Stage, workload: Workload) -> Rounds:
     return stage.in_turns(workload, one)
 
 
+def spark(stage: Stage, workload: Workload) -> Rounds:
+    """Rounds of the bench of Spark, where both sides take turns in one session."""
+    stage.clear()
+    names = [each.name for each in workload.contenders]
+    known = complete_rounds(stage.turns(workload), names)
+    if min(map(len, known.values())) >= stage.sizes.rounds:
+        return {name: by_figure(each) for name, each in known.items()}
+    warm_ups = stage.sizes.warm_ups(workload.kind)
+    numbers = dict.fromkeys(names, -warm_ups)
+    began = time.monotonic()
+    for line in _spark_lines(workload.size, stage.sizes, stage.sizes.rounds + warm_ups):
+        told = json.loads(line)
+        if told["figure"] == "read" and (name := SPARK_NAMES.get((told["side"], told["kind"]))):
+            figures = {"records_per_s": float(told["rows_per_s"])}
+            numbers[name] += 1
+            took_s, began = time.monotonic() - began, time.monotonic()
+            say(f"{workload.name}, {name}, round {numbers[name]}", figures)
+            if numbers[name] >= 1:
+                stage.note(workload, name, numbers[name], took_s, figures)
+    return figures_of(stage.turns(workload))
+
+
+def _spark_lines(size: int, sizes: Sizes, rounds: int) -> Iterator[str]:
+    """What the bench of Spark says, line by line; it ends with us, and in time."""
+    paths = (*PATHS, str(ROOT / "spark-jobs"))
+    with subprocess.Popen(
+        [
+            *("timeout", "-k", "30", str(SPARK_S_MAX)),
+            *(sys.executable, str(ROOT / "tests" / "bench" / "bench_spark.py")),
+            *("--parts", "read", "--sizes", str(size), "--rounds", str(rounds)),
+            *("--bytes", str(sizes.spark_bytes)),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield from process.stdout
+        except BaseException:
+            process.terminate()
+            raise
+        if process.wait(STOP_S_MAX):
+            raise ClientFailed(f"the bench of Spark ended with code {process.returncode}")
+
+
 def _resident(system: System) -> Figures:
     return {"resident_mib": median(resident_mib_of(system.broker_pids))}
 
@@ -258,4 +327,5 @@ RUNS: Final[dict[Kind, Callable[[Stage, Workload], Rounds]]] = {
     Kind.START: start,
     Kind.IDLE: idle,
     Kind.PARTITIONS: partitions,
+    Kind.SPARK: spark,
 }

@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.peers.environment import NATS_SERVER
 from bench.peers.processes import Server, done, free_ports, until_listening
-from bench.peers.system import NODES
+from bench.peers.system import NODES, PARTITIONS
 
 CLIENT: Final = "nats_py"
 
@@ -51,8 +51,9 @@ class Nats:
         for port in self._ports:
             until_listening(port)
 
-    def create_topic(self, name: str) -> None:
-        done(CLIENT, "create", {"servers": self.servers, "topic": name})
+    def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
+        """A stream has no partitions: how many are wanted makes no difference."""
+        done(CLIENT, "create", {"servers": self.servers, "topic": name, "partitions": partitions})
 
     def delete_topic(self, name: str) -> None:
         done(CLIENT, "delete", {"servers": self.servers, "topic": name})

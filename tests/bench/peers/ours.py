@@ -18,6 +18,7 @@ from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.dev.state import Role
 
 ACK_S_MAX: Final = 60.0
+CREATE_MS_MAX: Final = 120_000
 
 T = TypeVar("T")
 
@@ -45,9 +46,14 @@ class Tailrace:
             if each.role is Role.BROKER and each.identity is not None
         ]
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         with Admin(self.servers) as admin:
-            admin.create_topic(name, partitions=PARTITIONS, replication_factor=NODES)
+            admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=NODES,
+                timeout_ms=CREATE_MS_MAX,
+            )
 
     def delete_topic(self, name: str) -> None:
         with Admin(self.servers) as admin:

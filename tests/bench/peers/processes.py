@@ -30,7 +30,7 @@ STOP_S_MAX: Final = 20.0
 LISTEN_S_MAX: Final = 90.0
 POLL_S: Final = 0.05
 # Which environment a client lives in: the peers', but for our own.
-OURS: Final = {"ours"}
+OURS: Final = {"ours", "crowd"}
 
 
 class ClientFailed(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,10 +20,13 @@ PLOTS: Final[Mapping[str, tuple[str, tuple[Kind, ...], str]]] = {
     "latency": ("One record at a time: p99, ms", (Kind.SINGLE, Kind.ROUND_TRIP), "p99_ms"),
     "paced": ("To a consumer at a fixed rate: p99, ms", (Kind.PACED,), "p99_ms"),
     "failover": ("Unavailable after a fault, s", (Kind.FAILOVER,), "unavailable_s"),
+    "spark": ("Spark reads: records a second", (Kind.SPARK,), "records_per_s"),
     "memory": ("Resident memory of a broker, MiB", (Kind.IDLE, Kind.LOADED), "resident_mib"),
 }
 GOALS_PLOT: Final = "goals"
 _LOGARITHMIC: Final = {"failover"}
+VERDICTS: Final = ("met", "missed", "not measured")
+NOTHING: Final = Measured("", "", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,14 @@ class Line:
 
     @property
     def verdict(self) -> str:
+        met, missed, unknown = VERDICTS
         if self.ratio is None:
-            return "not measured"
-        return "met" if self.goal.is_met(self.ratio.median) else "missed"
+            return unknown
+        return met if self.goal.is_met(self.ratio.median) else missed
 
 
-def goal_lines(results: Results) -> list[Line]:
+def goal_lines(results: Results, workloads: Sequence[Workload] = WORKLOADS) -> list[Line]:
+    """All goals of some workloads: what was not measured is not met either, and is told."""
     return [
         Line(
             workload.name,
@@ -51,16 +57,24 @@ def goal_lines(results: Results) -> list[Line]:
             measured.spread(goal.peer, goal.figure),
             measured.ratio(goal),
         )
-        for workload, measured in _found(results)
+        for workload in workloads
+        for measured in [results.workloads.get(workload.name, NOTHING)]
         for goal in workload.goals
     ]
 
 
-def summary(results: Results) -> list[list[str]]:
+def tally(lines: Sequence[Line]) -> str:
+    """How many are met, in a sentence."""
+    verdicts = Counter(line.verdict for line in lines)
+    told = ", ".join(f"{verdicts[each]} {each}" for each in VERDICTS)
+    return f"{len(lines)} goals: {told}."
+
+
+def summary(results: Results, workloads: Sequence[Workload] = WORKLOADS) -> list[list[str]]:
     """The table of goals, with its head."""
     head = ["workload", "figure", "Tailrace", "", "against", "", "ratio", "goal", ""]
     rows = []
-    for line in goal_lines(results):
+    for line in goal_lines(results, workloads):
         shown = SHOWN[line.goal.figure]
         rows.append(
             [
@@ -70,7 +84,7 @@ def summary(results: Results) -> list[list[str]]:
                 _median(line.ours, shown),
                 line.goal.peer,
                 _median(line.peer, shown),
-                _ranged(line.ratio, Shown("", ".2f")),
+                ranged(line.ratio, Shown("", ".2f")),
                 f"{line.goal.sign} {line.goal.bound:g}",
                 line.verdict,
             ]
@@ -89,7 +103,7 @@ def figures_table(workload: Workload, measured: Measured) -> list[list[str]]:
     rows = [
         [
             each.name,
-            *(_ranged(measured.spread(each.name, figure), SHOWN[figure]) for figure in figures),
+            *(ranged(measured.spread(each.name, figure), SHOWN[figure]) for figure in figures),
         ]
         for each in workload.contenders
         if each.name in measured.contenders
@@ -98,22 +112,27 @@ def figures_table(workload: Workload, measured: Measured) -> list[list[str]]:
 
 
 def markdown(results: Results, plots: Sequence[str]) -> str:
-    """The whole report; `plots`: names of those that were drawn."""
-    lines = ["# Tailrace beside its peers", "", _INTRODUCTION, ""]
-    lines += ["## Goals", "", *_table(summary(results)), ""]
+    """The part of the page; `plots`: names of those that were drawn."""
+    lines = ["## Beside its peers", "", _INTRODUCTION, ""]
+    lines += ["### Goals", "", tally(goal_lines(results)), "", *table_lines(summary(results)), ""]
     if GOALS_PLOT in plots:
         lines += [f"![ratios and goals]({GOALS_PLOT}.png)", ""]
-    lines += ["## The machine", ""]
+    lines += ["### The machine", ""]
     facts = {**results.machine, **results.versions}
-    lines += [*_table([["what", "which"], *([name, fact] for name, fact in facts.items())]), ""]
-    lines += ["## Figures", "", "Median of the rounds, and in brackets their range.", ""]
+    lines += [
+        *table_lines([["what", "which"], *([name, fact] for name, fact in facts.items())]),
+        "",
+    ]
+    lines += ["### Figures", "", "Median of the rounds, and in brackets their range.", ""]
     for name in PLOTS:
         if name in plots:
             lines += [f"![{PLOTS[name][0]}]({name}.png)", ""]
     for workload, measured in _found(results):
-        lines += [f"### {workload.name}", ""]
+        lines += [f"#### {workload.name}", ""]
         lines += [f"{measured.when}; load of the machine before and after: {measured.load}.", ""]
-        lines += [*_table(figures_table(workload, measured)), ""]
+        lines += [*table_lines(figures_table(workload, measured)), ""]
+        lines += [f"- failed: {each}" for each in measured.failures]
+        lines += [""] * bool(measured.failures)
     return "\n".join(lines)
 
 
@@ -150,7 +169,7 @@ def plots(results: Results) -> list[dict[str, Any]]:
 
 def _panel(workload: Workload, measured: Measured, figure: str) -> dict[str, Any] | None:
     bars = [
-        _bar(each.name, found, is_ours=each.name.startswith("tailrace"))
+        bar(each.name, found, is_ours=each.name.startswith("tailrace"))
         for each in workload.contenders
         if (found := measured.spread(each.name, figure)) is not None
     ]
@@ -167,10 +186,10 @@ def _goal_bar(line: Line) -> dict[str, Any]:
         each / bound if is_more else bound / max(each, 1e-6) for each in values
     )
     label = f"{line.workload}: {SHOWN[line.goal.figure].title} / {line.goal.peer}"
-    return _bar(label, Spread(middle, low, high), is_ours=line.verdict == "met")
+    return bar(label, Spread(middle, low, high), is_ours=line.verdict == "met")
 
 
-def _bar(label: str, found: Spread, *, is_ours: bool) -> dict[str, Any]:
+def bar(label: str, found: Spread, *, is_ours: bool) -> dict[str, Any]:
     return {
         "label": label,
         "value": found.median,
@@ -187,7 +206,7 @@ def _found(results: Results) -> Iterator[tuple[Workload, Measured]]:
             yield workload, measured
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     head, *body = rows
     lines = [f"| {' | '.join(row)} |" for row in (head, *body)]
     return [lines[0], f"|{'---|' * len(head)}", *lines[1:]]
@@ -197,7 +216,7 @@ def _median(found: Spread | None, shown: Shown) -> str:
     return "" if found is None else shown.write(found.median)
 
 
-def _ranged(found: Spread | None, shown: Shown) -> str:
+def ranged(found: Spread | None, shown: Shown) -> str:
     if found is None:
         return ""
     low, high = shown.write(found.low), shown.write(found.high)

@@ -48,6 +48,7 @@ SHOWN: Final = {
     "resident_mib": Shown("resident MiB a broker", ",.0f"),
     "cpu_percent": Shown("% of a core, all servers", ".1f"),
     "unavailable_s": Shown("unavailable s", ".3f"),
+    "from_disk": Shown("read from the disk", ".0%"),
     "created_s": Shown("created s", ".2f"),
     "all_written_s": Shown("all took a write s", ".2f"),
     "leaders_moved_s": Shown("leaders moved s", ".2f"),
@@ -75,6 +76,7 @@ FIGURES_OF: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.START: ("start_s", "format_s"),
     Kind.IDLE: ("resident_mib", "cpu_percent"),
     Kind.PARTITIONS: ("created_s", "all_written_s", "leaders_moved_s"),
+    Kind.SPARK: ("records_per_s",),
 }
 
 
@@ -116,6 +118,8 @@ class Measured:
     when: str
     load: str
     contenders: Mapping[str, Mapping[str, Sequence[float]]]
+    # What went wrong, whether or not a second attempt went well.
+    failures: Sequence[str] = ()
 
     def spread(self, contender: str, figure: str) -> Spread | None:
         rounds = self.contenders.get(contender, {}).get(figure)
@@ -152,28 +156,35 @@ class Results:
 
     def to_json(self) -> str:
         found = {
-            name: {"when": each.when, "load": each.load, "contenders": each.contenders}
+            name: {
+                "when": each.when,
+                "load": each.load,
+                "contenders": each.contenders,
+                "failures": each.failures,
+            }
             for name, each in self.workloads.items()
         }
         whole = {"machine": self.machine, "versions": self.versions, "workloads": found}
-        return json.dumps(_rounded(whole), indent=1) + "\n"
+        return json.dumps(rounded(whole), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Results:
         found = json.loads(text)
         workloads = {
-            name: Measured(each["when"], each["load"], each["contenders"])
+            name: Measured(
+                each["when"], each["load"], each["contenders"], tuple(each.get("failures", ()))
+            )
             for name, each in found["workloads"].items()
         }
         return cls(found["machine"], found["versions"], workloads)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Six digits say all that can be measured."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [rounded(each) for each in value]
     return value

@@ -1,11 +1,15 @@
 """`make bench-peers`: Tailrace beside Apache Kafka and NATS on this machine, in one run, in turns.
 
 All that is compared is pinned and made in build/peers the first time (Python packages; Apache Kafka
-by Maven, which needs Java 17; the Go client of NATS where there is Go). The table of goals is
-printed; the report with all figures and plots goes to a folder, and is written anew after each
-workload. What was measured before and is not measured now stays in it.
+and Spark's connector by Maven, which needs Java 17; the Go client of NATS where there is Go). The
+table of goals is printed; the report with all figures and plots goes to a folder, and is written
+anew after each workload. What was measured before and is not measured now stays in it. Every round
+is in rounds.jsonl of that folder as soon as it is over, so that a run that was cut off, or in which
+something failed, is continued without what it has.
 
-    make bench-peers                                # everything: most of an hour
+    make bench-peers                                # everything: about an hour
+    make bench-peers RESUME=1                       # go on with the last run
+    make bench-peers MINUTES=30                     # fewer rounds, so that it fits
     make bench-peers WORKLOADS=produce,idle ROUNDS=5
     make bench-peers REPORT=docs/benchmarks         # where to; build/benchmarks unless told
 """
@@ -14,12 +18,11 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
+import math
 import signal
-import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,111 +30,167 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine
-from bench.peers import environment, report
+from bench.peers import environment, journal, page, report
+from bench.peers.journal import Journal
 from bench.peers.kinds import RUNS
+from bench.peers.plan import Pace, estimate_s, fitted, in_words
 from bench.peers.results import Measured, Results
 from bench.peers.sizes import TRIAL, Sizes
 from bench.peers.stage import Stage
 from bench.peers.system import Name
-from bench.peers.workloads import WORKLOADS, Workload, chosen
+from bench.peers.workloads import WORKLOADS, Kind, Workload, chosen
 
-DRAW_S_MAX: Final = 120
 WIDTH: Final = 170
-RESULTS: Final = "results.json"
 
 
 def main() -> int:
+    given, workloads = _asked()
+    # `timeout` ends us by this: what was started is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
+    given.report.mkdir(parents=True, exist_ok=True)
+    _prepare(workloads)
+    ends = time.monotonic() + given.minutes * 60 if given.minutes else math.inf
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    rounds = Journal(given.report / journal.FILE, now, is_resumed=given.resume)
+    sizes = TRIAL if given.trial else Sizes(rounds=max(given.rounds, 1), seconds=given.seconds)
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
+        ) as folder,
+        Stage(Path(folder), sizes, rounds, ends) as stage,
+    ):
+        run = Run(stage, given.report, ends)
+        try:
+            run.all(workloads)
+        finally:
+            page.write(given.report)
+            show(page.read_results(given.report), workloads or list(WORKLOADS))
+            for each in stage.failures:
+                print(f"failed: {each}", file=sys.stderr)
+    print(f"the report is in {given.report}", file=sys.stderr)
+    return 1 if stage.failures or run.left_out else 0
+
+
+def _asked() -> tuple[argparse.Namespace, list[Workload]]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default="", help="those with one of these in their name")
     parser.add_argument("--rounds", type=int, default=Sizes().rounds)
     parser.add_argument("--seconds", type=float, default=Sizes().seconds, help="of a client's work")
+    parser.add_argument("--minutes", type=float, default=0.0, help="fewer rounds, so that it fits")
+    parser.add_argument("--resume", action="store_true", help="go on with the last run")
     parser.add_argument("--trial", action="store_true", help="see whether everything runs, no more")
     parser.add_argument("--report", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--folder", default=None, help="where servers keep their data")
     parser.add_argument("--only-report", action="store_true", help="write it anew, measure nothing")
     given = parser.parse_args()
-    # `timeout` ends us by this: what was started is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     if given.trial:
         # Its figures must never get among those that mean something.
         given.report = given.report.with_name(f"{given.report.name}-trial")
-    given.report.mkdir(parents=True, exist_ok=True)
-    environment.install_packages()
     try:
-        workloads = [] if given.only_report else chosen(given.workloads)
+        return given, [] if given.only_report else chosen(given.workloads)
     except ValueError as error:
         parser.error(str(error))
-    _prepare(workloads)
-    results = _read(given.report)
-    sizes = TRIAL if given.trial else Sizes(rounds=max(given.rounds, 1), seconds=given.seconds)
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder,
-        Stage(Path(folder), sizes) as stage,
-    ):
-        for workload in workloads:
-            results = _with(results, workload, _measure(stage, workload))
-            write(results, given.report)
-    write(results, given.report)
-    names = {each.name for each in workloads or WORKLOADS}
-    show(replace(results, workloads={n: m for n, m in results.workloads.items() if n in names}))
-    print(f"the report is in {given.report}", file=sys.stderr)
-    for each in stage.failures:
-        print(f"failed: {each}", file=sys.stderr)
-    return 1 if stage.failures else 0
 
 
 def _prepare(workloads: list[Workload]) -> None:
-    """Fetch and build what those need that take part."""
+    """Fetch and build what those need that take part: what cannot be had is told at once."""
     systems = {each.system for workload in workloads for each in workload.contenders}
     scripts = {each.script for workload in workloads for each in workload.contenders}
+    environment.install_packages()
     if Name.KAFKA in systems:
         environment.fetch_jars()
+    if any(each.kind is Kind.SPARK for each in workloads):
+        environment.fetch_connector()
     if "nats_go" in scripts and not environment.build_nats_tool():
-        print("there is no Go: the Go client of NATS is left out", file=sys.stderr)
+        print("no Go, or it cannot build it: the Go client of NATS is left out", file=sys.stderr)
 
 
-def _measure(stage: Stage, workload: Workload) -> Measured:
-    before = machine.load()
-    rounds = RUNS[workload.kind](stage, workload)
-    when = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Measured(when, f"{before}; {machine.load()}", rounds)
+class Run:
+    """Workload after workload; what is known is on the disk after each."""
+
+    def __init__(self, stage: Stage, folder: Path, ends: float) -> None:
+        self._stage = stage
+        self._sizes = stage.sizes
+        self._folder = folder
+        self._ends = ends
+        self._results = page.read_results(folder)
+        # Once: the report itself may lie in the tree of which this tells whether it was changed.
+        self._versions = environment.versions()
+        self.left_out: list[str] = []
+
+    def all(self, workloads: list[Workload]) -> None:
+        pace, left = Pace(), list(workloads)
+        while left:
+            fit = fitted(left, self._sizes, pace, self._ends - time.monotonic())
+            self._leave_out(fit.left_out)
+            if not fit.workloads:
+                return
+            workload, *rest = fit.workloads
+            left = rest
+            if time.monotonic() > self._ends:
+                self._leave_out((workload,))
+                continue
+            if self._stage.is_done(workload) and workload.name in self._results.workloads:
+                _say(f"{workload.name}: done before")
+                continue
+            number = len(workloads) - len(left)
+            left_s = pace.left_s(fit.workloads, fit.sizes)
+            _say(
+                f"[{number} of {len(workloads)}] {workload.name}, {fit.sizes.rounds} rounds; "
+                f"about {in_words(left_s)} left in all"
+            )
+            self._stage.sizes = fit.sizes
+            began = time.monotonic()
+            self._measure(workload)
+            spent_s = time.monotonic() - began
+            pace = pace.then(expected_s=estimate_s(workload, fit.sizes), spent_s=spent_s)
+
+    def _measure(self, workload: Workload) -> None:
+        """Whatever happens, even the end of the run: the rounds that there are are kept."""
+        before, failed = machine.load(), len(self._stage.failures)
+        try:
+            RUNS[workload.kind](self._stage, workload)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other workloads go on.
+            self._stage.failed(f"{workload.name}: {type(error).__name__}: {error}")
+        finally:
+            found = journal.figures_of(self._stage.turns(workload))
+            failures = self._stage.failures[failed:]
+            if found or failures:
+                when = datetime.datetime.now(datetime.UTC).date().isoformat()
+                load = f"{before}; {machine.load()}"
+                self._keep(workload, Measured(when, load, found, failures))
+
+    def _keep(self, workload: Workload, measured: Measured) -> None:
+        known = {**self._results.workloads, workload.name: measured}
+        self._results = Results(machine.facts(), self._versions, known)
+        text = self._results.to_json()
+        # Whole or not at all: this may be the last that the run does.
+        partly = self._folder / f"{page.RESULTS}.partly"
+        partly.write_text(text, encoding="utf-8")
+        partly.replace(self._folder / page.RESULTS)
+        page.write(self._folder, is_drawn=False)
+
+    def _leave_out(self, workloads: tuple[Workload, ...]) -> None:
+        for each in workloads:
+            self.left_out.append(each.name)
+            _say(f"{each.name}: left out, there is no time for it")
 
 
-def _with(results: Results, workload: Workload, measured: Measured) -> Results:
-    return Results(
-        machine.facts(),
-        environment.versions(),
-        {**results.workloads, workload.name: measured},
-    )
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
-def _read(folder: Path) -> Results:
-    path = folder / RESULTS
-    return Results.from_json(path.read_text(encoding="utf-8")) if path.exists() else Results()
-
-
-def write(results: Results, folder: Path) -> None:
-    """Raw data first: whatever happens to the rest, they are there."""
-    (folder / RESULTS).write_text(results.to_json(), encoding="utf-8")
-    plots = report.plots(results)
-    with tempfile.TemporaryDirectory(prefix="plots-") as temporary:
-        specification = Path(temporary) / "plots.json"
-        specification.write_text(json.dumps(plots), encoding="utf-8")
-        command = [environment.PYTHON, Path(__file__).with_name("draw.py"), specification, folder]
-        subprocess.run(list(map(str, command)), check=True, timeout=DRAW_S_MAX)
-    text = report.markdown(results, [each["file"] for each in plots])
-    (folder / "index.md").write_text(text, encoding="utf-8")
-
-
-def show(results: Results) -> None:
+def show(results: Results, workloads: list[Workload]) -> None:
     """Goals alone: the figures were said as they came, and are in the report."""
     table = Table(title="Tailrace beside its peers: ratios and goals")
-    head, *body = report.summary(results)
+    head, *body = report.summary(results, workloads)
     for heading in head:
         table.add_column(heading)
     for row in body:
-        table.add_row(*row, style="red" if row[-1] == "missed" else "")
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+        table.add_row(*row, style="" if row[-1] == "met" else "red")
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console.print(table)
+    console.print(report.tally(report.goal_lines(results, workloads)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,17 @@ from types import MappingProxyType
 from typing import Final
 
 from bench.peers.system import Name
+from bench.peers.workloads import Kind
+
+WARM_UPS: Final = {
+    # One tells how fast a contender is, one warms it up at that rate.
+    Kind.PRODUCE: 2,
+    Kind.CONSUME: 2,
+    Kind.SINGLE: 1,
+    Kind.ROUND_TRIP: 1,
+    Kind.PACED: 1,
+    Kind.SPARK: 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +26,8 @@ class Sizes:
     """Bounds of a run."""
 
     rounds: int = 3
-    # Rounds that do not count: one tells how fast a contender is, one warms it up at that rate.
-    warm_up: int = 2
+    # Whether there are rounds that do not count.
+    is_warmed_up: bool = True
     # How long a contender of a throughput workload works in a round, about.
     seconds: float = 4.0
     # What it gets in its first round, and at most.
@@ -30,6 +41,8 @@ class Sizes:
     )
     # What goes in and out before memory is looked at.
     load_bytes: int = 500_000_000
+    # What Spark reads.
+    spark_bytes: int = 500_000_000
     # Records of those that go one at a time; the first of them are not counted.
     singles: int = 2_200
     partitions: int = 1_000
@@ -39,16 +52,21 @@ class Sizes:
     # How long records flow before something is done to the cluster, and afterwards.
     steady_s: float = 1.0
 
+    def warm_ups(self, kind: Kind) -> int:
+        """Rounds that do not count."""
+        return WARM_UPS.get(kind, 0) * self.is_warmed_up
+
 
 TRIAL: Final = Sizes(
     rounds=1,
-    warm_up=0,
+    is_warmed_up=False,
     seconds=0.1,
     probe_bytes=2_000_000,
     probe_records=5_000,
     run_bytes_max=5_000_000,
     fill_bytes=4_000_000,
     load_bytes=4_000_000,
+    spark_bytes=4_000_000,
     singles=300,
     partitions=30,
     settle_s=0.5,

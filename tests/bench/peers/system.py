@@ -54,8 +54,8 @@ class System(Protocol):
     def folder(self) -> Path:
         """Where the data are."""
 
-    def create_topic(self, name: str) -> None:
-        """With PARTITIONS partitions (if there is such a thing) and a replica on each node."""
+    def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
+        """With so many partitions (if there is such a thing) and a replica on each node."""
 
     def delete_topic(self, name: str) -> None: ...
 
@@ -93,9 +93,9 @@ def resident_mib_of(pids: Sequence[int]) -> list[float]:
 
 
 @contextmanager
-def topic_of(system: System, name: str) -> Iterator[str]:
+def topic_of(system: System, name: str, partitions: int = PARTITIONS) -> Iterator[str]:
     """A topic for one round: what it wrote shall not burden the next."""
-    system.create_topic(name)
+    system.create_topic(name, partitions)
     try:
         yield name
     finally:

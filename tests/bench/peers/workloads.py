@@ -40,6 +40,7 @@ class Kind(enum.StrEnum):
     START = "start"
     IDLE = "idle"
     PARTITIONS = "partitions"
+    SPARK = "Spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ CONFLUENT: Final = "confluent-kafka"
 JAVA: Final = "Java perf tool"
 GO: Final = "NATS, Go client"
 NATS_PY: Final = "nats-py"
+SPARK_OURS: Final = "tailrace"
+SPARK_PEER: Final = "spark-sql-kafka"
 
 
 def ours(name: str, way: str = "", batch_bytes: int = 0, compression: str = "none") -> Contender:
@@ -358,6 +361,24 @@ _PARTITIONS: Final = (
     ),
 )
 
+_SPARK: Final = tuple(
+    Workload(
+        f"Spark reads {name}",
+        Kind.SPARK,
+        tuple(
+            Contender(f"{who}{how}", system)
+            for how in ("", ", AvailableNow")
+            for who, system in ((SPARK_OURS, TAILRACE), (SPARK_PEER, KAFKA))
+        ),
+        (
+            at_least(2.0, SPEED, SPARK_OURS, SPARK_PEER),
+            at_least(2.0, SPEED, f"{SPARK_OURS}, AvailableNow", f"{SPARK_PEER}, AvailableNow"),
+        ),
+        size=size,
+    )
+    for name, size in (("1 KiB", KIB), ("100 B", 100))
+)
+
 WORKLOADS: Final = (
     *_STATE[:2],
     *_PRODUCE,
@@ -367,6 +388,7 @@ WORKLOADS: Final = (
     *_STATE[2:],
     *_FAILOVER,
     *_PARTITIONS,
+    *_SPARK,
 )
 """In the order in which they run: first what wants a fresh machine, last what hurts."""
 

@@ -50,6 +50,8 @@ class Job(NamedTuple):
     compression: str = "none"
     # Records a second, for those that keep to a rate.
     rate: int = 0
+    # How many clients share this process; the records are theirs together.
+    clients: int = 1
 
 
 Work = Callable[[Job], Mapping[str, Any] | None]
@@ -61,15 +63,15 @@ def main(actions: Mapping[str, Work]) -> int:
     if not sys.stdin.readline():
         return 1
     # A client that takes part in nothing is timed by its caller.
-    before, began = _cpu_s(), time.monotonic()
+    before, began = cpu_s(), time.monotonic()
     found = work(job) or {}
     ended = time.monotonic()
-    told = {"began": began, "ended": ended, "cpu_s": _cpu_s() - before, "records": job.records}
+    told = {"began": began, "ended": ended, "cpu_s": cpu_s() - before, "records": job.records}
     print(json.dumps({**told, **found}), flush=True)
     return 0
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Of this process and of children that have ended."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in both)
