@@ -16,7 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from typing import Final
 
 from tailrace.transport.http2 import frames as h2
@@ -57,6 +57,7 @@ PIECES_MAX: Final = 512
 _KEEPALIVE_S: Final = KEEPALIVE_MS / 1_000
 _KEEPALIVE_TIMEOUT_S: Final = KEEPALIVE_TIMEOUT_MS / 1_000
 _PING: Final = b"tailrace"
+_TURNS: Final = count()
 _FIRST_SETTINGS: Final = (
     (h2.SETTING_HEADER_TABLE_BYTES, 0),
     (h2.SETTING_PUSH, 0),
@@ -72,8 +73,8 @@ Accept = Callable[[Http2Stream, dict[str, str]], None]
 class Connection:
     """One end; `accept` makes it the server's."""
 
-    _drained: asyncio.Future[None] | None
-    _greeting: asyncio.Future[None] | None
+    # Those who wait for it to be greeted.
+    _greeting: asyncio.Future[None] | None = None
 
     def __init__(
         self,
@@ -118,7 +119,8 @@ class Connection:
         # What was written and not sent yet.
         self._queue: deque[Bytes] = deque()
         self._unsent = self._chores = 0
-        self._drained = self._greeting = None
+        # Who waits until less is unsent, by when they came.
+        self._line: dict[int, asyncio.Future[None]] = {}
         self.waiting: dict[Http2Stream, None] = {}
         self._born_s = self._heard_s = self._loop.time()
         # Since when there is no stream.
@@ -188,7 +190,7 @@ class Connection:
         self._queue.clear()
         for stream in list(self.streams.values()):
             stream.on_broken(reason)
-        _wake(self._drained)
+        self._wake_line()
         _wake(self._greeting)
         self._on_end(self)
 
@@ -223,14 +225,27 @@ class Connection:
         self._loop.call_soon(self.close, reason)
 
     @property
+    def is_behind(self) -> bool:
+        """Whether something was written that is not sent yet."""
+        return self._unsent > 0
+
+    @property
     def is_clogged(self) -> bool:
         return self._unsent > UNSENT_BYTES_MAX
 
     async def drained(self) -> None:
-        while self.is_clogged and not self.ended:
-            if self._drained is None or self._drained.done():
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
+        """Until it is not clogged. Who waited longest goes first, also when it must wait again."""
+        turn = next(_TURNS)
+        try:
+            while self.is_clogged and not self.ended:
+                self._line[turn] = waiter = self._loop.create_future()
+                await waiter
+        finally:
+            self._line.pop(turn, None)
+
+    def _wake_line(self) -> None:
+        for turn in sorted(self._line):
+            _wake(self._line[turn])
 
     def _tell(self, data: bytes) -> None:
         """An answer or a note of the connection itself."""
@@ -248,7 +263,7 @@ class Connection:
         if not self._unsent:
             self._loop.remove_writer(self._sock)
         if not self.is_clogged:
-            _wake(self._drained)
+            self._wake_line()
 
     def _sent(self, size: int) -> None:
         self._unsent -= size

@@ -21,7 +21,7 @@ STREAMS_MAX: Final = 2_000
 # What is said to the caller of a handler that raised.
 DETAIL_CHARACTERS_MAX: Final = 1_000
 IDLE_LOOK_S: Final = 1.0
-# A server that stops waits so long for those who were told so to leave by themselves.
+# A server that stops waits so long for those who have been sent everything to leave by themselves.
 PARTING_S: Final = 0.5
 # Without descriptors no connection can be taken: look again then.
 ACCEPT_AGAIN_S: Final = 0.5
@@ -85,10 +85,14 @@ class Http2Server:
     async def _part(self, until_s: float) -> None:
         """Let those who were answered last read it: they leave when they have."""
         loop = asyncio.get_running_loop()
-        until_s = min(until_s, loop.time() + PARTING_S)
-        while self._open and (left_s := until_s - loop.time()) > 0:
+        soon_s = loop.time() + PARTING_S
+        while self._open:
+            is_behind = any(each.is_behind for each in self._open)
+            left_s = (until_s if is_behind else min(until_s, soon_s)) - loop.time()
+            if left_s <= 0:
+                return
             self._left = loop.create_future()
-            await asyncio.wait([self._left], timeout=left_s)
+            await asyncio.wait([self._left], timeout=min(left_s, PARTING_S))
 
     def _stop_listening(self) -> None:
         for timer in (self._looking, self._accepting):
@@ -198,7 +202,7 @@ class _Serving:
         self._peer = peer
         self._has_begun = False
         self._limit: asyncio.Timeout | None = None
-        # What the caller is told when the handler is cancelled; it was told something.
+        # What the caller is told when the handler is cancelled; and whether it was told of an end.
         self._refusal = _UNAVAILABLE, "the handler was cancelled"
         self._is_told = False
         stream.owner = self
@@ -228,8 +232,10 @@ class _Serving:
             self._refusal = _INVALID, str(error)
         else:
             self._refusal = _INTERNAL, f"{type(error).__name__}: {error}"
-            is_gone = self.stream.broken is not None or isinstance(error.__cause__, StreamBroken)
-            if not is_gone:
+            # It says that the stream is of no use, which is known already.
+            is_gone = self._is_told and isinstance(error, Unreachable)
+            is_gone = is_gone or isinstance(error.__cause__, StreamBroken)
+            if not is_gone and self.stream.broken is None:
                 _LOG.exception("%s failed", self.method.name)
         self.break_off()
 

@@ -84,7 +84,7 @@ class Wire(Protocol):
     window: int
     frame_bytes_max: int
     waiting: dict[Http2Stream, None]
-    """Streams that wait for a window, their own or that of the connection."""
+    """Streams that wait for a window, their own or that of the connection, in their order."""
 
     def write(self, pieces: Sequence[Bytes], size: int) -> None:
         """Raises StreamBroken when the connection is gone."""
@@ -220,14 +220,17 @@ class Http2Stream:
             wire.write((after,), len(after))
 
     async def _more_window(self) -> None:
-        waiter = self._window_waiter = asyncio.get_running_loop().create_future()
-        self.wire.waiting[self] = None
+        """Who gets nothing of what is allowed keeps its place; who got something lines up anew."""
+        wire = self.wire
+        wire.waiting[self] = None
         try:
-            await waiter
+            while min(self.window, wire.window) <= 0:
+                waiter = self._window_waiter = asyncio.get_running_loop().create_future()
+                await waiter
+                self._check_sending()
         finally:
             self._window_waiter = None
-            self.wire.waiting.pop(self, None)
-        self._check_sending()
+            wire.waiting.pop(self, None)
 
     async def _drained(self) -> None:
         await self.wire.drained()

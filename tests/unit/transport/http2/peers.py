@@ -40,7 +40,7 @@ class Raw:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self._unread = b""
+        self._unread = bytearray()
         self._decoder = hpack.Decoder()
 
     async def send(self, *data: bytes) -> None:
@@ -105,7 +105,8 @@ class Raw:
             if not more:
                 return None
             self._unread += more
-        taken, self._unread = self._unread[:size], self._unread[size:]
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
         return taken
 
     def close(self) -> None:

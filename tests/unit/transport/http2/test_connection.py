@@ -312,7 +312,7 @@ async def test_who_is_gone_before_it_was_greeted_leaves_nothing(
 
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "TICK_S", 0.02)
-    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 0.5)
     async with serving() as server:
         silent, halting = [await connected(server, greet=False) for _ in range(2)]
         await halting.send(h2.PREFACE[:-1])
@@ -327,7 +327,7 @@ async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_who_falls_silent_is_asked_and_then_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "TICK_S", 0.01)
     monkeypatch.setattr(connection_module, "_KEEPALIVE_S", 0.05)
-    monkeypatch.setattr(connection_module, "_KEEPALIVE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connection_module, "_KEEPALIVE_TIMEOUT_S", 1.0)
     async with serving({TALK: wait}) as server:
         dead, alive = await connected(server), await connected(server)
         await dead.send(request(1))
@@ -431,6 +431,46 @@ async def test_who_stops_reading_within_a_message_stops_nobody_else() -> None:
             received += len((await raw.until(h2.DATA, 1)).payload)
         raw.close()
         other.close()
+
+
+async def _flood_or_tick(stream: Talk) -> None:
+    """Large messages without end for who asks for them, small ones for others."""
+    size = int(await stream.recv() or b"0")
+    while True:
+        await stream.send(bytes(size))
+
+
+async def test_streams_take_turns_when_the_connection_allows_little() -> None:
+    """One that always has something to send does not keep the others from sending."""
+    async with bare_client({TALK: _flood_or_tick}) as raw:
+        await raw.send(h2.settings([(h2.SETTING_WINDOW, 1 << 30)]))
+        for stream, size in ((1, b"1000000"), (3, b"1000000"), (5, b"10")):
+            await raw.send(request(stream), data(stream, message(size)))
+        received: dict[int, int] = defaultdict(int)
+        while sum(received.values()) < h2.WINDOW_DEFAULT:
+            found = await raw.until(h2.DATA)
+            received[found.stream] += len(found.payload)
+        for _ in range(12):
+            await raw.send(h2.window_update(0, 1_000))
+            got = 0
+            while got < 1_000:
+                found = await raw.until(h2.DATA)
+                received[found.stream] += len(found.payload)
+                got += len(found.payload)
+        assert set(received) == {1, 3, 5}
+
+
+async def test_streams_take_turns_when_the_socket_takes_little() -> None:
+    async with bare_client({TALK: _flood_or_tick}) as raw:
+        await raw.send(WIDE)
+        await raw.send(request(1), data(1, message(b"8000000")))
+        await raw.until(h2.DATA, 1)
+        # By now the line is full of it.
+        await raw.send(request(3), data(3, message(b"10")))
+        others = 0
+        while (found := await raw.until(h2.DATA)).stream != 3:
+            others += len(found.payload)
+        assert others < 64 << 20
 
 
 async def test_giant_messages_that_are_only_announced_take_no_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 from contextlib import suppress
 from typing import Any
@@ -348,7 +349,7 @@ async def test_calls_that_come_while_a_server_stops_are_refused() -> None:
 
 async def test_connections_that_nobody_uses_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "IDLE_LOOK_S", 0.02)
-    async with serving(limits=ServerLimits(idle_ms=100)) as server:
+    async with serving(limits=ServerLimits(idle_ms=500)) as server:
         used, idle = await connected(server), await connected(server)
         await used.send(request(1))
         assert [each.kind for each in await idle.until_closed()][-1] == h2.GOAWAY
@@ -366,21 +367,28 @@ async def test_without_descriptors_it_waits_and_does_not_spin(
     async with serving() as server:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         first = await connected(server)
-        waiting = asyncio.ensure_future(connected(server, greet=False))
-        # The one who connects has a descriptor, the server gets none.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (first.sock.fileno() + 3, hard))
+        taken = [os.dup(0)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
         try:
+            with suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            # The one who connects gets the last descriptor, the server gets none.
+            os.close(taken.pop())
+            second = await connected(server, greet=False)
             with caplog.at_level(logging.WARNING):
                 await asyncio.sleep(0.25)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert all("cannot accept" in each.getMessage() for each in caplog.records)
-        assert len(caplog.records) <= 4
-        second = await waiting
+            for each in taken:
+                os.close(each)
+        said = [each.getMessage() for each in caplog.records]
+        assert all("cannot accept" in each for each in said)
+        assert 1 <= len(said) <= 4
         await second.send(h2.PREFACE, h2.settings(()))
         await second.in_step()
-        for each in (first, second):
-            each.close()
+        first.close()
+        second.close()
 
 
 # --------------------------------------------------------------------------------------------- many
