@@ -220,7 +220,7 @@ def _cpu_panels(growth: Growth, series: Series) -> Iterator[dict[str, Any]]:
                 found: Spread | None = growth.spread(series, step, flow, figure)
                 # What is too small to be timed would only dwarf the others.
                 if found is not None and step >= series.judged_from:
-                    label = series.label(step) if is_broker else ""
+                    label = f"{series.label(step)}, brokers" if is_broker else "clients"
                     bars.append(bar(label, found, is_ours=is_broker))
         if bars:
             yield {"title": str(flow), "bars": bars}

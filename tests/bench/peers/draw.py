@@ -63,10 +63,12 @@ def fill(axis: Any, panel: dict[str, Any], *, is_log: bool, line: float | None) 
         axis.set_xscale("log")
     if line is not None:
         axis.axvline(line, color=LINE, linewidth=1)
-    for place, value in zip(places, values, strict=True):
+    for place, bar in enumerate(bars):
+        value = bar["value"]
         axis.annotate(
             f" {value:,.3g}" if value < 1_000 else f" {value:,.0f}",
-            (value, place),
+            # Behind the range, whose line would strike it out.
+            (max(value, bar["high"]), place),
             fontsize=7,
             va="center",
             xytext=(3, 0),

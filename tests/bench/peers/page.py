@@ -14,7 +14,7 @@ from bench.growth.measured import Growth
 from bench.peers import environment, report
 from bench.peers.results import Results
 
-DRAW_S_MAX: Final = 120
+DRAW_S_MAX: Final = 300
 RESULTS: Final = "results.json"
 GROWTH: Final = "growth.jsonl"
 PAGE: Final = "index.md"

@@ -64,8 +64,8 @@ class Client:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def expect_ok(self) -> None:
-        self._expect("ok", WORK_S_MAX)
+    def expect_ok(self, within_s: float = WORK_S_MAX) -> None:
+        self._expect("ok", within_s)
 
     def report(self, within_s: float = WORK_S_MAX) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._line(within_s))

@@ -253,7 +253,7 @@ class Stage:
                 for each in started:
                     each.go()
                 for each in started:
-                    each.expect_ok()
+                    each.expect_ok(within_s)
             before_s = cpu_s_of(system.pids)
             for each in started:
                 each.go()

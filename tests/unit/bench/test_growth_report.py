@@ -94,7 +94,10 @@ def test_plots_have_the_shape_of_the_others(growth: Growth) -> None:
         "memory that a broker held at most, MiB",
     ]
     bars = drawn["growth-clients-cpu"]["panels"][0]["bars"]
-    assert [(each["label"], each["ours"]) for each in bars[:2]] == [("1 client", True), ("", False)]
+    assert [(each["label"], each["ours"]) for each in bars[:2]] == [
+        ("1 client, brokers", True),
+        ("clients", False),
+    ]
     assert plots(Growth()) == []
 
 
