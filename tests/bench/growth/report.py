@@ -96,7 +96,8 @@ _NOTES: Final = {
         "One client. `produce` leaves the choice of partitions to the producer, which fills a "
         "batch for one and goes on to the next; `produce, keyed` sends ten thousand keys by "
         "turns, so that all partitions get records all the time and batches are small; `consume` "
-        "reads all of them."
+        "reads what both wrote, so at many partitions it reads small batches too: its figures are "
+        "of partitions and of batch sizes together."
     ),
     Axis.CLIENTS: (
         "Three partitions. Producers share the records among them; of the consumers each reads "

@@ -84,26 +84,23 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What of the workloads that are left is done."""
+    """The workloads that are left, in the order in which they are done, and how much of each."""
 
     workloads: tuple[Workload, ...]
     sizes: Sizes
-    left_out: tuple[Workload, ...] = ()
 
 
 def fitted(workloads: Sequence[Workload], sizes: Sizes, pace: Pace, left_s: float) -> Fit:
-    """As many rounds as fit; when not even one does, workloads without a goal are left out.
+    """As many rounds as fit; when not even one does, workloads without a goal come last.
 
-    Those with a goal are begun in any case, one after the other, until the time is over: each has
-    at least one round then.
+    They are begun one after the other until the time is over, and each that is begun has a round.
     """
     for rounds in range(sizes.rounds, 0, -1):
         fewer = replace(sizes, rounds=rounds)
         if pace.left_s(workloads, fewer) <= left_s:
             return Fit(tuple(workloads), fewer)
-    with_goals = tuple(each for each in workloads if each.goals)
-    without = tuple(each for each in workloads if not each.goals)
-    return Fit(with_goals, replace(sizes, rounds=1), without)
+    goals_first = sorted(workloads, key=lambda each: not each.goals)
+    return Fit(tuple(goals_first), replace(sizes, rounds=1))
 
 
 def in_words(seconds: float) -> str:

@@ -119,20 +119,10 @@ class Run:
         self.left_out: list[str] = []
 
     def all(self, workloads: list[Workload]) -> None:
-        pace, left = Pace(), list(workloads)
-        while left:
+        pace, left = Pace(), [each for each in workloads if not self._is_done(each)]
+        while left and time.monotonic() <= self._ends:
             fit = fitted(left, self._sizes, pace, self._ends - time.monotonic())
-            self._leave_out(fit.left_out)
-            if not fit.workloads:
-                return
-            workload, *rest = fit.workloads
-            left = rest
-            if time.monotonic() > self._ends:
-                self._leave_out((workload,))
-                continue
-            if self._stage.is_done(workload) and workload.name in self._results.workloads:
-                _say(f"{workload.name}: done before")
-                continue
+            workload, *left = fit.workloads
             number = len(workloads) - len(left)
             left_s = pace.left_s(fit.workloads, fit.sizes)
             _say(
@@ -144,6 +134,16 @@ class Run:
             self._measure(workload)
             spent_s = time.monotonic() - began
             pace = pace.then(expected_s=estimate_s(workload, fit.sizes), spent_s=spent_s)
+        self.left_out = [each.name for each in left]
+        for name in self.left_out:
+            _say(f"{name}: left out, the time is over")
+
+    def _is_done(self, workload: Workload) -> bool:
+        """By the run that goes on."""
+        is_done = self._stage.is_done(workload) and workload.name in self._results.workloads
+        if is_done:
+            _say(f"{workload.name}: done before")
+        return is_done
 
     def _measure(self, workload: Workload) -> None:
         """Whatever happens, even the end of the run: the rounds that there are are kept."""
@@ -169,11 +169,6 @@ class Run:
         partly.write_text(text, encoding="utf-8")
         partly.replace(self._folder / page.RESULTS)
         page.write(self._folder, is_drawn=False)
-
-    def _leave_out(self, workloads: tuple[Workload, ...]) -> None:
-        for each in workloads:
-            self.left_out.append(each.name)
-            _say(f"{each.name}: left out, there is no time for it")
 
 
 def _say(what: str) -> None:
