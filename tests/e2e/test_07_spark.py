@@ -13,6 +13,7 @@ from e2e.release import CHART, Release
 
 ORDERS: Final = 40_000
 JOB_S: Final = 600.0
+ACCEPTED_S: Final = 120.0
 APPLICATIONS: Final = "sparkapplications.sparkoperator.k8s.io"
 FORCE: Final = ("--force", "--grace-period=0")
 
@@ -25,7 +26,12 @@ def test_aggregate_is_exact_though_a_leader_is_killed(release: Release) -> None:
     spark = Kube(os.environ["SPARK_NAMESPACE"])
     name = f"{release.name}-totals"
     clear(spark, release)
-    spark.kubectl("apply", "-f", "-", given=manifest(release))
+    # The Spark operator looks at it first, and may be slow to answer, or be restarting.
+    until(
+        "the job is accepted",
+        lambda: spark.kubectl("apply", "-f", "-", given=manifest(release)),
+        ACCEPTED_S,
+    )
     driver = f"{name}-driver"
     until("the job writes", lambda: "batch 0:" in spark.kubectl("logs", driver), JOB_S)
     release.delete_pod(release.pod("broker", release.leader("spark-orders")), *FORCE)
