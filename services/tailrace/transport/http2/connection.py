@@ -370,7 +370,10 @@ class Connection:
         self._count(size)
 
     def _count(self, size: int) -> None:
-        """So many bytes came: they may come again, whether or not anybody takes them."""
+        """So many bytes came: they may come again, whether or not anybody takes them.
+
+        So a frame is never more than what is allowed: half of the window is larger than any.
+        """
         self.credit.owed += size
         due = self.credit.due()
         if due:
@@ -423,7 +426,6 @@ class Connection:
             padding = self._view[start]
             if padding >= size:
                 raise BadFrame("more padding than data")
-        self.credit.check(size)
         stream = self.streams.get(number)
         if stream is None:
             if not self._was_open(number):

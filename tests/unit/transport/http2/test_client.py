@@ -300,6 +300,22 @@ async def test_a_send_that_is_cancelled_within_a_message_breaks_the_stream() -> 
             await stream.recv()
 
 
+async def test_who_waits_for_a_peer_that_does_not_read_is_told_when_it_goes() -> None:
+    async with bare_server() as server:
+        stream = server.channel().open(TALK)
+        first = asyncio.ensure_future(stream.send(b""))
+        raw = await server.accept((h2.SETTING_WINDOW, h2.WINDOW_MAX))
+        await raw.send(h2.window_update(0, 1 << 30))
+        await first
+        sending = asyncio.ensure_future(stream.send(bytes(60 << 20)))
+        (connection,) = server.network._shared[server.address]._connections
+        await eventually(lambda: connection._line)
+        assert not sending.done()
+        raw.close()
+        with pytest.raises(Unreachable, match="closed the connection"):
+            await sending
+
+
 async def test_a_channel_that_closes_breaks_what_waits_to_connect() -> None:
     async with BlackHole() as address:
         network = Http2Network()
@@ -426,6 +442,35 @@ async def test_more_calls_than_a_connection_takes_are_all_answered() -> None:
         calls = [channel.call(ECHO, b"%d" % n, timeout_ms=20_000) for n in range(350)]
         assert await asyncio.gather(*calls) == [b"%d" % n for n in range(350)]
         await network.close()
+
+
+@pytest.mark.parametrize("is_kind", [True, False])
+async def test_no_more_than_a_hundred_go_to_a_server_that_has_not_said_what_it_takes(
+    is_kind: bool,
+) -> None:
+    before = connection_module.STREAMS_BEFORE_SETTINGS
+    async with bare_server() as server:
+        channel = server.channel()
+        calls = [
+            asyncio.ensure_future(channel.call(ECHO, b"", timeout_ms=20_000))
+            for _ in range(before + 50)
+        ]
+        first = await server.accept(greet=False)
+        assert await first._read(len(h2.PREFACE)) == h2.PREFACE
+        await first.until(h2.DATA, 2 * before - 1)
+        if not is_kind:
+            first.close()
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(each) for each in ends} == {Unreachable}
+            return
+        await first.send(h2.settings([(h2.SETTING_STREAMS_MAX, before + 20)]))
+        await first.until(h2.DATA, 2 * (before + 20) - 1)
+        # The rest goes elsewhere.
+        second = await server.accept()
+        await second.until(h2.DATA, 2 * 30 - 1)
+        for raw, size in ((first, before + 20), (second, 30)):
+            await raw.send(*(answer(2 * n + 1, b"there") for n in range(size)))
+        assert await asyncio.gather(*calls) == [b"there"] * (before + 50)
 
 
 async def test_streams_that_stay_open_beyond_the_limit_of_one_connection() -> None:

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -473,6 +474,29 @@ async def test_streams_take_turns_when_the_socket_takes_little() -> None:
         assert others < 64 << 20
 
 
+async def test_who_breaks_the_rules_while_it_is_sent_something_gets_no_other_bytes_within() -> None:
+    """What it is told comes between two frames or not at all."""
+    async with serving({ECHO: _large}) as server:
+        raw = await connected(server)
+        (connection,) = server._open
+        await raw.send(WIDE, h2.settings([(h2.SETTING_FRAME_BYTES_MAX, 1 << 22)]))
+        for stream in range(1, 40, 2):
+            await raw.send(request(stream, ECHO), data(stream, message(b"x"), end=True))
+        await eventually(lambda: connection._unsent)
+        # There is room in the socket again, and a bad frame, before the connection looks.
+        received = bytearray()
+        with suppress(BlockingIOError):
+            while True:
+                received += raw.sock.recv(1 << 20)
+        raw.sock.send(h2.window_update(0, 0))
+        raw._unread[:0] = received
+        await eventually(lambda: connection.ended)
+        frames = await raw.until_closed()
+        assert {each.kind for each in frames} <= {h2.SETTINGS, h2.HEADERS, h2.DATA}
+        assert b"grows by nothing" not in raw._unread
+        raw.close()
+
+
 async def test_giant_messages_that_are_only_announced_take_no_memory() -> None:
     async with serving() as server:
         raw = await connected(server)
@@ -538,6 +562,7 @@ async def test_calls_whose_answers_nobody_reads_are_cut_off_or_wait() -> None:
                 await raw.send(h2.reset(stream, h2.CANCEL) if stream % 4 == 1 else b"")
                 stream += 2
             assert connection._unsent <= connection_module.UNREAD_BYTES_MAX
+            assert not connection.ended, "it is only slow"
         await other.send(request(1, ECHO), data(1, message(b"x"), end=True))
         await other.until(h2.DATA, 1)
         for each in (raw, other):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import resource
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -319,6 +320,26 @@ async def test_a_server_that_stops_lets_its_last_answers_arrive() -> None:
         assert [len(await each) for each in calls] == sizes
         assert asyncio.get_running_loop().time() - began_s < 15
         await network.close()
+
+
+async def test_a_server_that_stops_waits_for_who_reads_slowly() -> None:
+    async with serving({ECHO: _three_megabytes}) as server:
+        raw = await connected(server)
+        (connection,) = server._open
+        connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        windows = [(h2.SETTING_WINDOW, 1 << 30), (h2.SETTING_FRAME_BYTES_MAX, 1 << 23)]
+        await raw.send(h2.settings(windows), h2.window_update(0, 1 << 30))
+        await raw.send(request(1, ECHO), data(1, message(b""), end=True))
+        await eventually(lambda: connection.is_behind, lambda: not server._running)
+        stopping = asyncio.ensure_future(server.stop(grace_ms=20_000))
+        await asyncio.sleep(2 * server_module.PARTING_S)
+        assert len(await raw.message(1)) == 3 << 20
+        raw.close()
+        await stopping
+
+
+async def _three_megabytes(_: bytes) -> bytes:
+    return bytes(3 << 20)
 
 
 async def test_a_server_that_stops_does_not_wait_long_for_who_stays(
