@@ -48,6 +48,8 @@ TRIGGERS, TRIGGERS_LEFT_OUT = 8, 2
 QUERY_TIMEOUT_S = 600
 READS = ("batch", "AvailableNow", "AvailableNow, its triggers")
 WORKER_POLL_S = 0.05
+# Rounds of reads that do not count: the JVM, and Kafka's, compile what they run often.
+WARM_UPS = 3
 GIGABYTE = 1_000_000_000
 
 
@@ -140,12 +142,14 @@ def measure_reads(
         side.fill(topic, PARTITIONS, records, size)
         assert side.read(spark, topic).count() == records
     took: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds):
+    for number in range(WARM_UPS + rounds):
         for side in sides:
             checkpoint = folder / f"{side.name}-{size}-{number}"
             whole_s, triggers_s = read_stream(spark, side, topic, checkpoint)
             found = (read_batch(spark, side, topic), whole_s, triggers_s)
             for kind, seconds in zip(READS, found, strict=True):
+                if number < WARM_UPS:
+                    continue
                 took.setdefault((side.name, kind), []).append(seconds)
                 rate = round(records / seconds)
                 report("read", side=side.name, kind=kind, bytes=size, rows_per_s=rate)
