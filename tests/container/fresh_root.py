@@ -17,6 +17,8 @@ from typing import Final
 
 SUITE: Final = "bookworm"
 NAME: Final = "fresh"
+# Of the one who runs things in there.
+HOME: Final = "/root"
 NEEDED: Final = ("debootstrap", "unshare", "chroot", "mount", "ip")
 # What every container engine writes, and debootstrap leaves to an installer.
 HOSTS: Final = f"127.0.0.1 localhost {NAME}\n::1 localhost\n"
@@ -70,11 +72,11 @@ class FreshRoot:
             [
                 *("unshare", *alone, *([] if network else ["--net"])),
                 *("sh", "-ec", ENTER, "enter", str(self.folder), NAME, "yes" if network else "no"),
-                *("/usr/bin/env", "-C", "/root", "bash", "/root/script.sh"),
+                *("/usr/bin/env", "-C", HOME, "bash", "script.sh"),
             ],
             env={
                 **environment,
-                "HOME": "/root",
+                "HOME": HOME,
                 "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             },
             stdin=subprocess.DEVNULL,
