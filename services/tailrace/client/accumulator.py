@@ -30,6 +30,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+import pyarrow as pa
+
 from tailrace.client.settings import ProducerSettings, record_too_large
 from tailrace.errors import (
     BatchTooLarge,
@@ -105,7 +107,7 @@ class Pending(Generic[W]):
         self.ready_ms = ready_ms
         self.deadline_ms = deadline_ms
         self.builder: BatchBuilder | None = None
-        self.data = b""
+        self.data: bytes | memoryview = b""
         self.first = 0
         self.count = 0
         self.memory_bytes = 0
@@ -565,7 +567,7 @@ class Accumulator(Generic[W]):
             if batch.builder is None:
                 batch.data = self._stamped(batch)
         if batch.builder is not None:
-            batch.data = batch.builder.build(
+            batch.data = batch.builder.build_buffer(
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=batch.sequence,
@@ -575,13 +577,14 @@ class Accumulator(Generic[W]):
     def _stamped(self, batch: Pending[W]) -> bytes:
         """The bytes of a batch that is built, under the numbers that it has now."""
         header = read_header(batch.data)
-        stored = memoryview(batch.data)[HEADER_BYTES : header.length - header.padding]
+        stored_bytes = header.length - header.padding - HEADER_BYTES
+        stored = pa.py_buffer(batch.data).slice(HEADER_BYTES, stored_bytes)
         numbered = header._replace(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=batch.sequence,
         )
-        return assemble(numbered, bytes(stored))
+        return assemble(numbered, stored)
 
     def _part(self, batch: Pending[W], start: int, count: int) -> Pending[W]:
         """Some records of a batch as one of its own, without numbers."""

@@ -22,6 +22,7 @@ from tailrace.record.body import (
     body_schema,
     deltas_problem,
     encode,
+    plain_message,
 )
 from tailrace.record.codec import Compression, compress
 from tailrace.record.columns import (
@@ -45,6 +46,7 @@ from tailrace.record.header import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     assemble,
+    assemble_pieces,
     body_bytes_max,
 )
 
@@ -87,6 +89,7 @@ class BatchBuilder:
         "_compression",
         "_entry_keys",
         "_entry_values",
+        "_has_nulls",
         "_headers_ends",
         "_keys",
         "_limit_bytes",
@@ -108,6 +111,7 @@ class BatchBuilder:
         # Empty until a record has one: most batches have keys, or have none.
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
+        self._has_nulls = False
         self._timestamps = array("q")
         # The headers of all records in a row, and where those of each record end. Empty until a
         # record has one: most batches have none.
@@ -134,6 +138,8 @@ class BatchBuilder:
             if type(value) is not bytes:
                 value = _as_bytes("value", value)
             size_bytes += len(value)
+        else:
+            self._has_nulls = True
         if key is not None:
             if type(key) is not bytes:
                 key = _as_bytes("key", key)
@@ -176,15 +182,33 @@ class BatchBuilder:
 
     def build(self, **fields: Unpack[BatchFields]) -> bytes:
         """Return the batch of all records so far; there must be one."""
+        return bytes(self.build_buffer(**fields))
+
+    def build_buffer(self, **fields: Unpack[BatchFields]) -> bytes | memoryview:
+        """As `build`, without the last copy."""
         count = self.count
+        times: Array = pa.Array.from_buffers(
+            pa.int64(), count, [None, pa.py_buffer(self._timestamps)]
+        )
+        is_plain = not (self._keys or self._headers_ends or self._has_nulls or self._compression)
+        if is_plain and count:
+            return self._plain(_timed(_header(count, fields), times))
         columns: list[Array] = [
             pa.array(self._keys, pa.binary()) if self._keys else pa.nulls(count, pa.binary()),
             pa.array(self._values, pa.binary()),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(self._timestamps)]),
+            times,
         ]
         if self._headers_ends:
             columns.append(self._headers_column())
         return _build(columns, self._compression, self._limit_bytes, fields)
+
+    def _plain(self, header: BatchHeader) -> memoryview:
+        pieces = plain_message(cast("list[bytes]", self._values), self._timestamps)
+        whole = assemble_pieces(header, pieces)
+        body_bytes = len(whole) - HEADER_BYTES
+        if body_bytes > self._limit_bytes:
+            raise BatchTooLarge(f"a body of {body_bytes} bytes, limit {self._limit_bytes}")
+        return whole
 
     def _checked_headers(self, headers: Iterable[HeaderPair]) -> tuple[list[HeaderPair], int]:
         """Return the headers of a new record, checked, and what they add to the batch."""
@@ -323,12 +347,15 @@ def _build(
     count = len(columns[0])
     if not count:
         raise ValueError("a batch has at least one record")
-    attributes = (
-        (TRANSACTIONAL_BIT if fields.get("transactional") else 0)
-        | (CONTROL_BIT if fields.get("control") else 0)
-        | (HEADERS_BIT if len(columns) == 4 else 0)
+    header = _header(count, fields, HEADERS_BIT if len(columns) == 4 else 0)
+    return _seal(_timed(header, columns[2]), columns, compression, limit_bytes=limit_bytes)
+
+
+def _header(count: int, fields: BatchFields, attributes: int = 0) -> BatchHeader:
+    attributes |= (TRANSACTIONAL_BIT if fields.get("transactional") else 0) | (
+        CONTROL_BIT if fields.get("control") else 0
     )
-    header = _NO_BATCH._replace(
+    return _NO_BATCH._replace(
         base_offset=fields.get("base_offset", 0),
         leader_epoch=fields.get("leader_epoch", -1),
         attributes=attributes,
@@ -338,7 +365,6 @@ def _build(
         producer_epoch=fields.get("producer_epoch", -1),
         record_count=count,
     )
-    return _seal(_timed(header, columns[2]), columns, compression, limit_bytes=limit_bytes)
 
 
 def _seal(

@@ -265,8 +265,32 @@ def assemble(header: BatchHeader, stored: bytes | pa.Buffer) -> bytes:
 
     Raises ValueError or BatchTooLarge for what `read_header` would refuse.
     """
-    padding = -len(stored) % ALIGNMENT
-    length = HEADER_BYTES + len(stored) + padding
+    length, tail = _length_and_tail(header, len(stored))
+    zeros = bytes(length - HEADER_BYTES - len(stored))
+    crc = crc32c_extend(crc32c_extend(crc32c(tail), stored), zeros)
+    prefix = prefix_for(header.base_offset, length, header.leader_epoch)
+    return b"".join((prefix, _CRC.pack(crc), tail, stored, zeros))
+
+
+def assemble_pieces(header: BatchHeader, pieces: list[bytes]) -> memoryview:
+    """As `assemble`, for a body in pieces that is not compressed: each is copied just once."""
+    whole = bytearray().join((_BLANK, *pieces))
+    body_bytes = len(whole) - HEADER_BYTES
+    length, tail = _length_and_tail(header._replace(body_bytes=body_bytes), body_bytes)
+    whole += bytes(length - len(whole))
+    whole[_TAIL_AT:HEADER_BYTES] = tail
+    crc = crc32c(pa.py_buffer(whole).slice(_TAIL_AT))
+    whole[:_TAIL_AT] = prefix_for(header.base_offset, length, header.leader_epoch) + _CRC.pack(crc)
+    return memoryview(whole).toreadonly()
+
+
+def _length_and_tail(header: BatchHeader, stored_bytes: int) -> tuple[int, bytes]:
+    """The length of a batch with so many bytes of body, and the part of its header after the CRC.
+
+    ValueError or BatchTooLarge for what `read_header` would refuse.
+    """
+    padding = -stored_bytes % ALIGNMENT
+    length = HEADER_BYTES + stored_bytes + padding
     problem = header_problem(header._replace(length=length, padding=padding))
     if problem is not None:
         raise ValueError(f"not a batch: {problem}")
@@ -280,10 +304,7 @@ def assemble(header: BatchHeader, stored: bytes | pa.Buffer) -> bytes:
         header.delete_horizon_ms,
     )
     # fmt: on
-    zeros = bytes(padding)
-    crc = crc32c_extend(crc32c_extend(crc32c(tail), stored), zeros)
-    prefix = prefix_for(header.base_offset, length, header.leader_epoch)
-    return b"".join((prefix, _CRC.pack(crc), tail, stored, zeros))
+    return length, tail
 
 
 _HEADER: Final = Struct("<qIiIIIHBBiiqqqhHIIIq")
@@ -292,6 +313,8 @@ _PLACE: Final = Struct("<qIiI")  # Magic and the three reserved bytes after it a
 _LENGTH: Final = Struct("<I")
 _CRC: Final = Struct("<I")
 _TAIL: Final = Struct("<HBBiiqqqhHIIIq")
+_TAIL_AT: Final = HEADER_BYTES - _TAIL.size
+_BLANK: Final = bytes(HEADER_BYTES)
 
 
 def _producer_problem(producer_id: int, producer_epoch: int, base_sequence: int) -> str | None:

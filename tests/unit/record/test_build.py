@@ -299,3 +299,45 @@ def test_a_run_that_does_not_fit_is_left_out_whole() -> None:
     with pytest.raises(BatchTooLarge):
         builder.extend([bytes(500)] * 2, array("q", [1, 2]), 1_000)
     assert builder.count == 1
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=70),
+    st.integers(0, 2**53),
+    st.integers(0, 2**30),
+)
+def test_plain_records_are_written_as_arrow_would(
+    values: list[bytes], time_ms: int, sequence: int
+) -> None:
+    """The writer of our own for records without keys, headers and nulls, beside Arrow's."""
+    builder = BatchBuilder()
+    times = [time_ms + index for index in range(len(values))]
+    for value, each_ms in zip(values, times, strict=True):
+        builder.append(value, None, each_ms)
+    whole = builder.build_buffer(producer_id=7, producer_epoch=2, base_sequence=sequence)
+    assert isinstance(whole, memoryview)
+    assert whole.readonly
+    assert whole == batch_from_columns(
+        None,
+        pa.array(values, pa.binary()),
+        pa.array(times, pa.int64()),
+        producer_id=7,
+        producer_epoch=2,
+        base_sequence=sequence,
+    )
+
+
+def test_thousands_of_plain_records_are_written_as_arrow_would() -> None:
+    values = [b"%d" % (index * index) for index in range(5_001)]
+    builder = BatchBuilder()
+    builder.extend(values, array("q", range(5_001)), sum(map(len, values)))
+    columns = pa.array(values, pa.binary()), pa.array(range(5_001), pa.int64())
+    assert builder.build() == batch_from_columns(None, *columns)
+
+
+def test_a_value_that_is_null_takes_the_way_of_arrow() -> None:
+    builder = BatchBuilder()
+    builder.append(b"one", None, 1)
+    builder.append(None, None, 2)
+    assert isinstance(builder.build_buffer(), bytes)
+    assert [each.value for each in BatchView(builder.build()).records()] == [b"one", None]
