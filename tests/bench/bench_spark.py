@@ -43,7 +43,6 @@ from tailrace import Admin, Producer
 PARTITIONS = 3
 BATCH_BYTES = 256 << 10
 FILL_BYTES = 20_000_000
-MEMORY = Path("/dev/shm")
 TRIGGERS, TRIGGERS_LEFT_OUT = 8, 2
 QUERY_TIMEOUT_S = 600
 READS = ("batch", "AvailableNow", "AvailableNow, its triggers")
@@ -286,9 +285,7 @@ def report(what: str, **figures: Any) -> None:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(
-        dir=MEMORY if MEMORY.is_dir() else None, prefix="bench-spark-", ignore_cleanup_errors=True
-    ) as path:
+    with tempfile.TemporaryDirectory(prefix="bench-spark-", ignore_cleanup_errors=True) as path:
         yield path
 
 

@@ -70,6 +70,8 @@ class SimFiles:
         self.operations = 0
         """Mutating calls so far; `remove_folder` and `make_folder` count once for each name."""
         self.bytes_read = 0
+        # Whether reads that must not wait find everything in memory, or nothing.
+        self.is_in_memory = False
         self.open_files = 0
         self.disk_bytes_max: int | None = None
         """Where the disk is full: a write that does not fit leaves what fits, and ENOSPC."""
@@ -455,6 +457,12 @@ class SimFile:
         data = bytes(memoryview(self._node.data)[position : position + size])
         files.bytes_read += len(data)
         return data
+
+    def read_at_once(self, position: int, size: int) -> bytearray | None:
+        if not self._files.is_in_memory:
+            return None
+        data = self.read_at(position, size)
+        return bytearray(data) if len(data) == size else None
 
     def size(self) -> int:
         if self._life != self._files._life:

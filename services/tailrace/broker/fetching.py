@@ -226,6 +226,9 @@ class FetchStream:
 
     async def wait(self) -> bool:
         """Until there is enough to send (True) or the longest wait is over."""
+        if self._refusals or self._is_enough():
+            # No timer for who does not have to wait: a reader of a backlog never has to.
+            return True
         try:
             async with asyncio.timeout(self._max_wait_ms / 1000):
                 while not (self._refusals or self._is_enough()):
@@ -298,7 +301,7 @@ class FetchStream:
         if reading.offset > log.log_end:
             raise OffsetOutOfRange(reading.offset, log_start=log.log_start, log_end=log.log_end)
         high_watermark, epoch = machine.high_watermark, machine.leader_epoch
-        data = b""
+        data: bytes | memoryview = b""
         if reading.offset < reading.limit:
             found = await self._find(reading, min(reading.bytes_max, room), high_watermark)
             if found is not None:

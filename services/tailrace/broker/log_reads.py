@@ -41,7 +41,7 @@ class LogRead(NamedTuple):
     """Whole batches, and where they are."""
 
     piece: Slice
-    data: bytes
+    data: bytes | memoryview
 
 
 class LogReads:
@@ -73,7 +73,12 @@ class LogReads:
                 piece = None
             limit, generation = min(up_to, log.log_end), log.generation
             try:
-                found = await self._read_cold(segment, piece, offset, bytes_max, limit)
+                found = _read_at_once(segment, offset, bytes_max, limit)
+                if found is not None:
+                    # Others have their turn, also beside one who reads for a long time.
+                    await asyncio.sleep(0)
+                else:
+                    found = await self._read_cold(segment, piece, offset, bytes_max, limit)
             except (OSError, CorruptBatch) as error:
                 if log.segment_at(offset) is not segment or log.generation != generation:
                     # It was replaced, or cut: what was read was something else.
@@ -103,6 +108,17 @@ class LogReads:
 
 def _read(segment: Segment, piece: Slice) -> LogRead:
     return LogRead(piece, segment.read(piece.position, piece.size))
+
+
+def _read_at_once(segment: Segment, offset: int, bytes_max: int, up_to: int) -> LogRead | None:
+    """What follows on what was read before, when it is in memory: no thread is needed for it."""
+    found = segment.read_at_once(offset, up_to=up_to, bytes_max=bytes_max)
+    if found is None:
+        return None
+    piece, data = found
+    read = LogRead(piece, memoryview(data))
+    _verify(read)
+    return read
 
 
 def _verify(read: LogRead) -> None:

@@ -68,12 +68,18 @@ class DiskFaults:
 
     def delay(self, path: str, kind: FaultKind) -> None:
         """Wait as a slow or cold disk would."""
-        for fault in self.now():
-            if fault.kind is kind and _is_in(path, fault.folder):
-                Event().wait(fault.ms / 1_000)
+        for fault in self._of(path, kind):
+            Event().wait(fault.ms / 1_000)
+
+    def delays(self, path: str, kind: FaultKind) -> bool:
+        """Whether `delay` would wait."""
+        return bool(self._of(path, kind))
 
     def is_full(self, path: str) -> bool:
-        return any(each.kind is FaultKind.FULL and _is_in(path, each.folder) for each in self.now())
+        return bool(self._of(path, FaultKind.FULL))
+
+    def _of(self, path: str, kind: FaultKind) -> list[Fault]:
+        return [each for each in self.now() if each.kind is kind and _is_in(path, each.folder)]
 
 
 class FaultsFile(DiskFaults):
@@ -192,6 +198,12 @@ class _FaultyFile:
         self._faults.check(self._path)
         self._faults.delay(self._path, FaultKind.COLD)
         return self._file.read_at(position, size)
+
+    def read_at_once(self, position: int, size: int) -> bytearray | None:
+        self._faults.check(self._path)
+        if self._faults.delays(self._path, FaultKind.COLD):
+            return None
+        return self._file.read_at_once(position, size)
 
     def size(self) -> int:
         return self._file.size()

@@ -21,7 +21,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.errors import FolderLocked
 
@@ -38,6 +38,8 @@ BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 _FILE_MODE = 0o644
 _LOCK_HOLDER_BYTES_MAX = 32
+# Not everywhere: without it nothing is known to be in memory.
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Space(NamedTuple):
@@ -61,6 +63,9 @@ class OpenFile(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def read_at_once(self, position: int, size: int) -> bytearray | None:
+        """Read exactly `size` bytes that are in memory; None when that might take a while."""
 
     def size(self) -> int: ...
 
@@ -136,10 +141,11 @@ class Files(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_always_waits", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._always_waits = not _NOWAIT
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         if position < 0:
@@ -159,6 +165,20 @@ class OsFile:
         if len(data) == size or not data:
             return data
         return _read_rest(self._fd, position, size, data)
+
+    def read_at_once(self, position: int, size: int) -> bytearray | None:
+        if self._always_waits:
+            return None
+        data = bytearray(size)
+        try:
+            found = os.preadv(self._fd, (data,), position, _NOWAIT)
+        except OSError as error:
+            # Some file systems (tmpfs is one) never promise not to wait.
+            self._always_waits = error.errno == errno.EOPNOTSUPP
+            if error.errno not in {errno.EAGAIN, errno.EOPNOTSUPP}:
+                raise
+            return None
+        return data if found == size else None
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -459,10 +459,7 @@ class Segment:
             if end <= start:
                 end, next_offset = self._walk_to(start, bytes_max, offset, min_one=min_one)
         if end > start:
-            if len(self._edges) >= EDGES_MAX:
-                self._edges = {}
-            self._edges[base] = start
-            self._edges[next_offset] = end
+            self._note_edges((base, start), (next_offset, end))
         return Slice(self.path, start, end - start, base, next_offset)
 
     def _walk_to(
@@ -481,6 +478,38 @@ class Segment:
     def read(self, position: int, size: int) -> bytes:
         with self._storage.cache.use(self.path) as file:
             return file.read_at(position, size)
+
+    def read_at_once(
+        self, offset: int, *, up_to: int, bytes_max: int
+    ) -> tuple[Slice, bytearray] | None:
+        """Batches from where another reader ended, if nothing has to be waited for; else None.
+
+        They may be fewer than `locate` finds; how many is only as exact as the index.
+        """
+        start = self._edges.get(offset)
+        index = self._index or self._storage.indexes.get(self._index_key)
+        if start is None or index is None:
+            return None
+        end, after = self.size, self.next_offset
+        if up_to < after:
+            relative, end = index.floor(up_to - self.base_offset)
+            after = self.base_offset + relative
+        if end - start > bytes_max:
+            end, relative = index.floor_position(start + bytes_max)
+            after = self.base_offset + relative
+        if end <= start:
+            return None
+        with self._storage.cache.use(self.path) as file:
+            data = file.read_at_once(start, end - start)
+        if data is None:
+            return None
+        self._note_edges((offset, start), (after, end))
+        return Slice(self.path, start, end - start, offset, after), data
+
+    def _note_edges(self, *edges: tuple[int, int]) -> None:
+        if len(self._edges) >= EDGES_MAX:
+            self._edges = {}
+        self._edges.update(edges)
 
     def truncate(self, offset: int) -> None:
         """Cut off the batch that holds `offset` and all after it; durable on return."""

@@ -186,3 +186,46 @@ async def test_who_comes_new_follows_a_log_that_starts_within_a_batch(trio: Trio
     await trio.until(lambda: trio.hosted(1).log.log_start == 61)
     assert (await trio.produce()).error == 0
     await trio.until(lambda: trio.ends() == [log.log_end] * 2)
+
+
+async def test_what_follows_and_is_in_memory_needs_no_thread(log: PartitionLog) -> None:
+    """The first read finds the place; whoever goes on from there finds it in memory."""
+    files = log.storage.files
+    assert isinstance(files, SimFiles)
+    files.is_in_memory = True
+    blocking = SlowBlocking()
+    reads = LogReads(blocking, cold_reads_max=1)
+    found: list[int] = []
+    while len(found) < 40:
+        found += await read(reads, log, len(found))
+    assert found == list(range(len(found)))
+    # A thread for the beginning of each segment, of which there are several, and no more.
+    first = {log.segment_at(offset).base_offset for offset in found}
+    assert 1 < reads.cold_reads <= len(first)
+
+
+async def test_what_is_in_memory_ends_where_it_may_be_read(log: PartitionLog) -> None:
+    files = log.storage.files
+    assert isinstance(files, SimFiles)
+    files.is_in_memory = True
+    reads = LogReads(SlowBlocking(), cold_reads_max=1)
+    assert await read(reads, log, 0) == [0, 1]
+    cold = reads.cold_reads
+    found = await reads.read(log, 2, bytes_max=10_000, up_to=4)
+    assert found is not None
+    assert (found.piece.base_offset, found.piece.next_offset) == (2, 4)
+    assert reads.cold_reads == cold
+
+
+async def test_what_is_in_memory_is_verified_too(log: PartitionLog) -> None:
+    files = log.storage.files
+    assert isinstance(files, SimFiles)
+    reads = LogReads(SlowBlocking(), cold_reads_max=1)
+    assert await read(reads, log, 0) == [0, 1]
+    files.is_in_memory = True
+    segment = log.segment_at(2)
+    with log.storage.cache.use(segment.path) as file:
+        at = segment.position_of(2) + 90
+        file.write_at(at, [bytes([file.read_at(at, 1)[0] ^ 1])])
+    with pytest.raises(DamagedLog):
+        await read(reads, log, 2)

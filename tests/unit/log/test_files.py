@@ -67,6 +67,31 @@ def test_what_is_written_is_read(disk: Disk) -> None:
     assert file.read_at(6, 3) == b"wor"
 
 
+def test_what_is_read_at_once_is_all_of_it_or_nothing(os_disk: Disk) -> None:
+    """Whether it is in memory is up to the machine; a file system may never say."""
+    file = os_disk.make("a", b"hello world")
+    found = file.read_at_once(6, 3)
+    assert found is None or found == b"wor"
+    assert file.read_at_once(6, 6) is None
+    assert file.read_at_once(100, 1) is None
+
+
+def test_a_file_system_that_does_not_know_what_is_in_memory_is_not_asked_again(
+    os_disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(fd: int, buffers: Sequence[Buffer], position: int, flags: int) -> int:
+        asked.append(flags)
+        raise OSError(errno.EOPNOTSUPP, "as tmpfs says")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    file = os_disk.make("a", b"hello world")
+    assert file.read_at_once(0, 5) is None
+    assert file.read_at_once(0, 5) is None
+    assert asked == [os.RWF_NOWAIT]
+
+
 def test_buffers_are_written_one_after_the_other(disk: Disk) -> None:
     file = disk.make("a", b"..........")
     buffers: list[Buffer] = [b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3], b"", b"g"]

@@ -253,6 +253,9 @@ class OverlayFile:
             return kept
         return kept + bytes(content.added[start : start + rest])
 
+    def read_at_once(self, position: int, size: int) -> bytearray | None:
+        """Nobody who looks at a copy is in a hurry."""
+
     def size(self) -> int:
         return self._content.size
 
