@@ -56,6 +56,9 @@ class Filling:
             except TailraceError as error:
                 run.refuse_rest(error)
                 break
+            except Exception as error:  # noqa: BLE001 - a partitioner of the program's own.
+                run.refuse(at, 1, error)
+                at += 1
             # Senders get their turn, also beside a program that never waits for anything.
             await asyncio.sleep(0)
         # Who keeps a future of one record need not keep the values of all.

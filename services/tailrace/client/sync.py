@@ -304,7 +304,7 @@ class Producer:
             delivery = await self._producer.send(
                 run.topic, *run.place, run.times[0], callback=run.callback
             )
-        except (TailraceError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a partitioner of the program's own.
             run.refuse(0, 1, error)
         else:
             run.put(0, 1, delivery.outcome, delivery.index)

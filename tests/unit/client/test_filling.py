@@ -126,6 +126,21 @@ def test_a_partitioner_of_its_own_is_asked_about_each() -> None:
     assert bench.batches() == [[(b"a", 1), (b"c", 3)], [(b"b", 2), (b"d", 4)]]
 
 
+def test_a_partitioner_that_raises_fails_its_record_and_no_other() -> None:
+    """It hung the producer: nothing after that record was handed over, and no error was told."""
+
+    def moody(_: str, __: bytes | None, count: int) -> int:
+        if next(turns) == 1:
+            raise KeyError("no idea")
+        return 0
+
+    turns = iter(range(3))
+    run = Bench(partitioner=moody).fill([b"a", b"b", b"c"])
+    assert isinstance(run.find(0), Delivery)
+    assert isinstance(run.find(1), KeyError)
+    assert isinstance(run.find(2), Delivery)
+
+
 def test_one_that_is_too_large_is_refused_alone_and_a_full_buffer_one_by_one() -> None:
     bench = Bench(max_request_size=2_000, batch_size=2_000)
     run = bench.fill([b"a", bytes(5_000), b"c"])
