@@ -286,7 +286,9 @@ class Accumulator(Generic[W]):
         self._enqueue(batch, size)
         return batch
 
-    def add_batch(self, queue: Queue[W], data: bytes, *, count: int, now_ms: int) -> Pending[W]:
+    def add_batch(
+        self, queue: Queue[W], data: bytes | memoryview, *, count: int, now_ms: int
+    ) -> Pending[W]:
         """Put a batch that was built whole behind what is there."""
         batch = self._new_batch(queue, now_ms)
         batch.data, batch.count = data, count

@@ -311,3 +311,16 @@ def test_the_loop_is_shared_and_survives_its_clients() -> None:
     assert background().wait(name()) == "tailrace"
     with pytest.raises(RequestTimedOut):
         background().wait(asyncio.sleep(5), 0.05)
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_a_partitioner_that_raises_fails_the_record(running: Running, key: bytes | None) -> None:
+    def moody(_: str, __: bytes | None, ___: int) -> int:
+        raise KeyError("no idea")
+
+    with Producer(running.bootstrap, partitioner=moody) as producer:
+        future = producer.send("t", b"v", key)
+        with pytest.raises(KeyError):
+            future.result(10)
+        # Whoever knows the partition is not held up.
+        assert producer.send("t", b"v", partition=0).result(10).partition == 0
