@@ -8,20 +8,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from bench import machine
 from bench.peers import environment, processes
+from bench.peers.ballast import Ballast
 from bench.peers.journal import Journal, Turn, complete_rounds
 from bench.peers.kafka import running_kafka
 from bench.peers.nats import running_nats
 from bench.peers.ours import running_tailrace
 from bench.peers.results import Figures, by_figure, flow_figures
 from bench.peers.sizes import Sizes
-from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of
+from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of, topic_of
 from bench.peers.workloads import Contender, Workload
 
 RUNNING: Final[dict[Name, Running]] = {
@@ -32,6 +33,8 @@ RUNNING: Final[dict[Name, Running]] = {
 ATTEMPTS: Final = 2
 """How often a contender may try a round: a system that hangs once must not cost its figures."""
 
+ON_JVM: Final = {Name.KAFKA}
+JVM_WARM_SIZE: Final = 1_024
 FILLERS: Final = {
     Name.TAILRACE: "ours",
     Name.KAFKA: "confluent",
@@ -48,6 +51,7 @@ class Stage:
         sizes: Sizes,
         journal: Journal | None = None,
         ends: float = math.inf,
+        ballast: Ballast | None = None,
     ) -> None:
         self.sizes = sizes
         self.failures: list[str] = []
@@ -55,8 +59,11 @@ class Stage:
         self._journal = journal or Journal()
         # The moment (monotonic) after which no round begins but the first of a workload.
         self._ends = ends
+        # Where memory that lies free is not there: handed out while clients are timed.
+        self._ballast = ballast
         self._systems: dict[Name, tuple[System, ExitStack]] = {}
         self._filled: dict[tuple[Name, int], tuple[str, int]] = {}
+        self._warmed: set[Name] = set()
         self._numbers = count()
 
     def __enter__(self) -> Stage:
@@ -78,6 +85,7 @@ class Stage:
 
     def drop(self, name: Name) -> None:
         """End one, if it runs; who asks for it next gets another."""
+        self._warmed.discard(name)
         self._filled = {key: each for key, each in self._filled.items() if key[0] is not name}
         _, stack = self._systems.pop(name, (None, ExitStack()))
         stack.close()
@@ -97,6 +105,16 @@ class Stage:
 
     def new_name(self) -> str:
         return f"bench-{next(self._numbers)}"
+
+    def warm(self, name: Name) -> None:
+        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs."""
+        if name not in ON_JVM or name in self._warmed:
+            return
+        size = JVM_WARM_SIZE
+        with topic_of(self.system(name), self.new_name()) as topic:
+            for action in ("produce", "consume"):
+                self.fast(name, action, topic, self.sizes.jvm_warm_bytes // size, size)
+        self._warmed.add(name)
 
     def filled(self, name: Name, size: int) -> tuple[str, int]:
         """A topic full of records, made once; and how many there are."""
@@ -244,6 +262,9 @@ class Stage:
         `records`: for each process. `meet`: they connect first, and get the word when all have.
         """
         system = self.system(contender.system)
+        if self._ballast is not None:
+            # What the turn before wrote was just deleted: now it costs least.
+            self._ballast.fill()
         jobs = [
             (contender.script, action, self.job(workload, contender, topic, records=records))
             for _ in range(workload.clients)
@@ -255,9 +276,10 @@ class Stage:
                 for each in started:
                     each.expect_ok(within_s)
             before_s = cpu_s_of(system.pids)
-            for each in started:
-                each.go()
-            reports = [each.report(within_s) for each in started]
+            with nullcontext() if self._ballast is None else self._ballast.handed_out():
+                for each in started:
+                    each.go()
+                reports = [each.report(within_s) for each in started]
             broker_cpu_s = cpu_s_of(system.pids) - before_s
         return flow_figures(
             records=sum(int(each["records"]) for each in reports),
