@@ -146,13 +146,12 @@ otherwise; Tailrace runs with its settings as they ship. Goals compare like with
 blocking producer with clients whose calls block (confluent-kafka, kafka-python, the Go client of
 NATS), the one for asyncio with those for asyncio (aiokafka, nats-py). Before throughput is timed,
 {_WARM_MB} MB go in and out of every Kafka cluster that was started (`jvm_warm_bytes`), so that its
-brokers are compiled; then come rounds that warm up all contenders and do not count. Where fresh
-memory is dear, as on virtual machines that give free memory back to their host, the bench hands out
-a ballast of memory that is there while throughput is timed (see the table of the machine), so that
-nobody pays for faults of the host. In every round the contenders take turns,
-so that what disturbs the machine disturbs all; a ratio is the median of the rounds' ratios, and in
-brackets is their range. CPU seconds are those of all servers of a system and of its clients; on a
-machine that is shared they are the steadier figure."""
+brokers are compiled; then come rounds that warm up all contenders and do not count. A virtual
+machine may give free memory back to its host, and who writes to it first pays for that; the table
+of the machine says what a fresh GiB of page cache cost when the run began, and a reused one. In
+every round the contenders take turns, so that what disturbs the machine disturbs all; a ratio is
+the median of the rounds' ratios, and in brackets is their range. CPU seconds are those of all
+servers of a system and of its clients; on a machine that is shared they are the steadier figure."""
 
 
 def plots(results: Results) -> list[dict[str, Any]]:

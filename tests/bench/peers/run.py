@@ -34,9 +34,9 @@ from rich.table import Table
 
 from bench import machine
 from bench.peers import environment, journal, page, report
-from bench.peers.ballast import Ballast, Cost, cost_of_memory
 from bench.peers.journal import Journal
 from bench.peers.kinds import RUNS
+from bench.peers.memory import Cost, cost_of_memory
 from bench.peers.plan import Pace, estimate_s, fitted, in_words
 from bench.peers.results import Measured, Results
 from bench.peers.sizes import TRIAL, Sizes
@@ -76,23 +76,19 @@ def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
         ) as folder,
-        Ballast() as ballast,
+        Stage(Path(folder), sizes, rounds, ends) as stage,
+        _undisturbed_end(),
     ):
         is_fast = any(each.kind in THROUGHPUT for each in workloads)
         cost = cost_of_memory(Path(folder)) if is_fast and not given.trial else None
-        is_wanted = cost is not None and cost.is_ballast_wanted
-        with (
-            Stage(Path(folder), sizes, rounds, ends, ballast if is_wanted else None) as stage,
-            _undisturbed_end(),
-        ):
-            run = Run(stage, given.report, ends, cost.facts() if cost else {})
-            try:
-                run.all(workloads)
-            finally:
-                page.write(given.report)
-                show(page.read_results(given.report), workloads or list(WORKLOADS))
-                for each in stage.failures:
-                    print(f"failed: {each}", file=sys.stderr)
+        run = Run(stage, given.report, ends, cost.facts() if cost else {})
+        try:
+            run.all(workloads)
+        finally:
+            page.write(given.report)
+            show(page.read_results(given.report), workloads or list(WORKLOADS))
+            for each in stage.failures:
+                print(f"failed: {each}", file=sys.stderr)
     print(f"the report is in {given.report}", file=sys.stderr)
     return 1 if stage.failures or run.left_out else 0
 

@@ -8,14 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from bench import machine
 from bench.peers import environment, processes
-from bench.peers.ballast import Ballast
 from bench.peers.journal import Journal, Turn, complete_rounds
 from bench.peers.kafka import running_kafka
 from bench.peers.nats import running_nats
@@ -23,7 +22,7 @@ from bench.peers.ours import running_tailrace
 from bench.peers.results import Figures, by_figure, flow_figures
 from bench.peers.sizes import Sizes
 from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of, topic_of
-from bench.peers.workloads import Contender, Workload
+from bench.peers.workloads import SMALL_BATCH, Contender, Workload
 
 RUNNING: Final[dict[Name, Running]] = {
     Name.TAILRACE: running_tailrace,
@@ -51,7 +50,6 @@ class Stage:
         sizes: Sizes,
         journal: Journal | None = None,
         ends: float = math.inf,
-        ballast: Ballast | None = None,
     ) -> None:
         self.sizes = sizes
         self.failures: list[str] = []
@@ -59,8 +57,6 @@ class Stage:
         self._journal = journal or Journal()
         # The moment (monotonic) after which no round begins but the first of a workload.
         self._ends = ends
-        # Where memory that lies free is not there: handed out while clients are timed.
-        self._ballast = ballast
         self._systems: dict[Name, tuple[System, ExitStack]] = {}
         self._filled: dict[tuple[Name, int], tuple[str, int]] = {}
         self._warmed: set[Name] = set()
@@ -107,13 +103,17 @@ class Stage:
         return f"bench-{next(self._numbers)}"
 
     def warm(self, name: Name) -> None:
-        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs."""
+        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs.
+
+        In small batches: a JVM counts calls, not bytes.
+        """
         if name not in ON_JVM or name in self._warmed:
             return
         size = JVM_WARM_SIZE
         with topic_of(self.system(name), self.new_name()) as topic:
             for action in ("produce", "consume"):
-                self.fast(name, action, topic, self.sizes.jvm_warm_bytes // size, size)
+                records = self.sizes.jvm_warm_bytes // size
+                self.fast(name, action, topic, records, size, batch_bytes=SMALL_BATCH)
         self._warmed.add(name)
 
     def filled(self, name: Name, size: int) -> tuple[str, int]:
@@ -130,7 +130,9 @@ class Stage:
             self._filled[key] = topic, records
         return self._filled[key]
 
-    def fast(self, name: Name, action: str, topic: str, records: int, size: int) -> None:
+    def fast(
+        self, name: Name, action: str, topic: str, records: int, size: int, batch_bytes: int = 0
+    ) -> None:
         """Fill or read a topic with the client of a system that is best at it: no figure of it."""
         script, tools = FILLERS[name], ""
         if name is Name.NATS and environment.NATS_TOOL.exists():
@@ -140,6 +142,7 @@ class Stage:
             "topic": topic,
             "records": records,
             "size": size,
+            "batch_bytes": batch_bytes,
             "tools": tools,
             "way": "rows" if name is Name.TAILRACE else "",
             "partitions": PARTITIONS,
@@ -262,9 +265,6 @@ class Stage:
         `records`: for each process. `meet`: they connect first, and get the word when all have.
         """
         system = self.system(contender.system)
-        if self._ballast is not None:
-            # What the turn before wrote was just deleted: now it costs least.
-            self._ballast.fill()
         jobs = [
             (contender.script, action, self.job(workload, contender, topic, records=records))
             for _ in range(workload.clients)
@@ -276,10 +276,9 @@ class Stage:
                 for each in started:
                     each.expect_ok(within_s)
             before_s = cpu_s_of(system.pids)
-            with nullcontext() if self._ballast is None else self._ballast.handed_out():
-                for each in started:
-                    each.go()
-                reports = [each.report(within_s) for each in started]
+            for each in started:
+                each.go()
+            reports = [each.report(within_s) for each in started]
             broker_cpu_s = cpu_s_of(system.pids) - before_s
         return flow_figures(
             records=sum(int(each["records"]) for each in reports),
