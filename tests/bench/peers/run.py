@@ -120,9 +120,11 @@ def _kept(folder: Path) -> str:
     turns = journal.read_turns(path.read_text(encoding="utf-8")) if path.exists() else []
     run = journal.latest_run(turns)
     whole = sum(each.run == run and not each.failed for each in turns)
+    if not whole:
+        return "all servers have ended; no turn that counts was over, so nothing is kept"
     return (
-        f"all servers have ended; the last run's {whole} turns that were over are kept in {path}, "
-        "and `make bench-peers RESUME=1` goes on from there"
+        f"all servers have ended; the {whole} turns of the last run that were over are kept in "
+        f"{path}, and `make bench-peers RESUME=1` with the same REPORT goes on from there"
     )
 
 
