@@ -22,7 +22,7 @@ from bench.peers.ours import running_tailrace
 from bench.peers.results import Figures, by_figure, flow_figures
 from bench.peers.sizes import Sizes
 from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of, topic_of
-from bench.peers.workloads import SMALL_BATCH, Contender, Workload
+from bench.peers.workloads import Contender, Workload
 
 RUNNING: Final[dict[Name, Running]] = {
     Name.TAILRACE: running_tailrace,
@@ -103,17 +103,14 @@ class Stage:
         return f"bench-{next(self._numbers)}"
 
     def warm(self, name: Name) -> None:
-        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs.
-
-        In small batches: a JVM counts calls, not bytes.
-        """
+        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs."""
         if name not in ON_JVM or name in self._warmed:
             return
         size = JVM_WARM_SIZE
         with topic_of(self.system(name), self.new_name()) as topic:
             for action in ("produce", "consume"):
                 records = self.sizes.jvm_warm_bytes // size
-                self.fast(name, action, topic, records, size, batch_bytes=SMALL_BATCH)
+                self.fast(name, action, topic, records, size)
         self._warmed.add(name)
 
     def filled(self, name: Name, size: int) -> tuple[str, int]:
@@ -130,9 +127,7 @@ class Stage:
             self._filled[key] = topic, records
         return self._filled[key]
 
-    def fast(
-        self, name: Name, action: str, topic: str, records: int, size: int, batch_bytes: int = 0
-    ) -> None:
+    def fast(self, name: Name, action: str, topic: str, records: int, size: int) -> None:
         """Fill or read a topic with the client of a system that is best at it: no figure of it."""
         script, tools = FILLERS[name], ""
         if name is Name.NATS and environment.NATS_TOOL.exists():
@@ -142,7 +137,6 @@ class Stage:
             "topic": topic,
             "records": records,
             "size": size,
-            "batch_bytes": batch_bytes,
             "tools": tools,
             "way": "rows" if name is Name.TAILRACE else "",
             "partitions": PARTITIONS,

@@ -90,9 +90,7 @@ def test_servers_on_a_jvm_are_warmed_up_once_for_each_that_runs(
 ) -> None:
     did: list[tuple[Name, str, int]] = []
 
-    def fast(
-        _: Stage, name: Name, action: str, __: str, records: int, size: int, **___: int
-    ) -> None:
+    def fast(_: Stage, name: Name, action: str, topic: str, records: int, size: int) -> None:
         did.append((name, action, records * size))
 
     monkeypatch.setattr(Stage, "fast", fast)
