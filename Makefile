@@ -151,12 +151,13 @@ bench-groups: $(V1)  ## ten thousand groups that commit once a second each: what
 	PYTHONPATH=tests timeout 600 $(BIN)/python tests/bench/bench_groups.py --seconds $(SECONDS)
 
 # Where the report goes; docs/benchmarks is the one that is kept. RESUME=1 goes on with a run that was cut off.
+# In the foreground, so that Ctrl-C reaches it and it can end its servers.
 REPORT ?= build/benchmarks
 RESUME ?=
 # MINUTES has a default that is meant for others.
 GIVEN_MINUTES := $(if $(filter command environment,$(origin MINUTES)),$(MINUTES))
 bench-peers: $(V1)  ## side by side with Apache Kafka and NATS: goals, report, plots (WORKLOADS=produce,idle ROUNDS=3 MINUTES=60 RESUME=1 REPORT=folder)
-	PYTHONPATH=services:tests timeout 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) \
+	PYTHONPATH=services:tests timeout --foreground 9000 $(BIN)/python -m bench.peers.run --workloads '$(WORKLOADS)' --rounds $(or $(ROUNDS),3) \
 	  $(if $(GIVEN_MINUTES),--minutes $(GIVEN_MINUTES)) $(if $(RESUME),--resume) --report '$(REPORT)'
 
 .PHONY: bench-growth

@@ -51,6 +51,7 @@ def produce(stage: Stage, workload: Workload) -> Rounds:
     volumes = Volumes(stage.sizes, workload.size, workload.clients)
 
     def one(contender: Contender) -> Figures:
+        stage.warm(contender.system)
         with topic_of(stage.system(contender.system), stage.new_name()) as topic:
             records = volumes.records(contender.name)
             figures = stage.flow(workload, contender, topic, records, "produce")
@@ -64,6 +65,7 @@ def consume(stage: Stage, workload: Workload) -> Rounds:
     volumes = Volumes(stage.sizes, workload.size, workload.clients)
 
     def one(contender: Contender) -> Figures:
+        stage.warm(contender.system)
         topic, there = stage.filled(contender.system, workload.size)
         records = min(volumes.records(contender.name), there)
         figures = stage.flow(workload, contender, topic, records, "consume")

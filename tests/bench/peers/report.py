@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bench.figures import Spread
 from bench.peers.results import FIGURES_OF, SHOWN, Measured, Results, Shown
+from bench.peers.sizes import Sizes
 from bench.peers.workloads import WORKLOADS, Goal, Kind, Workload
 
 PLOTS: Final[Mapping[str, tuple[str, tuple[Kind, ...], str]]] = {
@@ -131,19 +132,26 @@ def markdown(results: Results, plots: Sequence[str]) -> str:
         lines += [f"#### {workload.name}", ""]
         lines += [f"{measured.when}; load of the machine before and after: {measured.load}.", ""]
         lines += [*table_lines(figures_table(workload, measured)), ""]
-        lines += [f"- failed: {each}" for each in measured.failures]
+        lines += [f"- failed: {_code(each)}" for each in measured.failures]
         lines += [""] * bool(measured.failures)
     return "\n".join(lines)
 
 
-_INTRODUCTION: Final = """\
+_WARM_MB: Final = Sizes().jvm_warm_bytes // 10**6
+_INTRODUCTION: Final = f"""\
 Made by `make bench-peers`; [results.json](results.json) has every round. All systems run on the
 same machine, three nodes of each, three replicas, acks=all; none syncs a record before it is
 acknowledged. Peers are tuned for throughput (batches of 1 MiB, 5 ms of linger) unless a line says
-otherwise; Tailrace runs with its settings as they ship. In every round the contenders take turns,
-so that what disturbs the machine disturbs all; a ratio is the median of the rounds' ratios, and in
-brackets is their range. CPU seconds are those of all servers of a system and of its clients; on a
-machine that is shared they are the steadier figure."""
+otherwise; Tailrace runs with its settings as they ship. Goals compare like with like: Tailrace's
+blocking producer with clients whose calls block (confluent-kafka, kafka-python, the Go client of
+NATS), the one for asyncio with those for asyncio (aiokafka, nats-py). Before throughput is timed,
+{_WARM_MB} MB go in and out of every Kafka cluster that was started (`jvm_warm_bytes`), so that its
+brokers are compiled; then come rounds that warm up all contenders and do not count. A virtual
+machine may give free memory back to its host, and who writes to it first pays for that; the table
+of the machine says what a fresh GiB of page cache cost when the run began, and a reused one. In
+every round the contenders take turns, so that what disturbs the machine disturbs all; a ratio is
+the median of the rounds' ratios, and in brackets is their range. CPU seconds are those of all
+servers of a system and of its clients; on a machine that is shared they are the steadier figure."""
 
 
 def plots(results: Results) -> list[dict[str, Any]]:
@@ -210,6 +218,12 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     head, *body = rows
     lines = [f"| {' | '.join(row)} |" for row in (head, *body)]
     return [lines[0], f"|{'---|' * len(head)}", *lines[1:]]
+
+
+def _code(text: str) -> str:
+    """Words of an exception as they are: what looks like a link or a line of its own is none."""
+    plain = text.replace("`", "'").replace("](", "] (")
+    return f"`{' '.join(plain.split())}`"
 
 
 def _median(found: Spread | None, shown: Shown) -> str:

@@ -23,7 +23,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from rich.console import Console
@@ -33,6 +36,7 @@ from bench import machine
 from bench.peers import environment, journal, page, report
 from bench.peers.journal import Journal
 from bench.peers.kinds import RUNS
+from bench.peers.memory import Cost, cost_of_memory
 from bench.peers.plan import Pace, estimate_s, fitted, in_words
 from bench.peers.results import Measured, Results
 from bench.peers.sizes import TRIAL, Sizes
@@ -43,8 +47,23 @@ from bench.peers.workloads import WORKLOADS, Kind, Workload, chosen
 WIDTH: Final = 170
 
 
+BROKEN_OFF: Final = 130
+"""The exit code of whom Ctrl-C ended, as shells have it."""
+
+THROUGHPUT: Final = {Kind.PRODUCE, Kind.CONSUME}
+"""Where memory is written fast enough that it matters whether it is there."""
+
+
 def main() -> int:
     given, workloads = _asked()
+    try:
+        return _run(given, workloads)
+    except KeyboardInterrupt:
+        print(f"\nbroken off: {_kept(given.report)}", file=sys.stderr, flush=True)
+        return BROKEN_OFF
+
+
+def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
     # `timeout` ends us by this: what was started is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     given.report.mkdir(parents=True, exist_ok=True)
@@ -58,8 +77,11 @@ def main() -> int:
             prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
         ) as folder,
         Stage(Path(folder), sizes, rounds, ends) as stage,
+        _undisturbed_end(),
     ):
-        run = Run(stage, given.report, ends)
+        is_fast = any(each.kind in THROUGHPUT for each in workloads)
+        cost = cost_of_memory(Path(folder)) if is_fast and not given.trial else None
+        run = Run(stage, given.report, ends, cost.facts() if cost else {})
         try:
             run.all(workloads)
         finally:
@@ -92,6 +114,44 @@ def _asked() -> tuple[argparse.Namespace, list[Workload]]:
         parser.error(str(error))
 
 
+def _kept(folder: Path) -> str:
+    """What is there after a run that somebody ended."""
+    path = folder / journal.FILE
+    turns = journal.read_turns(path.read_text(encoding="utf-8")) if path.exists() else []
+    run = journal.latest_run(turns)
+    whole = sum(each.run == run and not each.failed for each in turns)
+    if not whole:
+        return "all servers have ended; no turn that counts was over, so nothing is kept"
+    return (
+        f"all servers have ended; the {whole} turns of the last run that were over are kept in "
+        f"{path}, and `make bench-peers RESUME=1` with the same REPORT goes on from there"
+    )
+
+
+def _memory_facts(known: Results) -> dict[str, str]:
+    """Of an earlier run, when this one times nothing that depends on them."""
+    names = Cost(0.0, 0.0).facts()
+    return {name: known.machine[name] for name in names if name in known.machine}
+
+
+@contextmanager
+def _undisturbed_end() -> Iterator[None]:
+    """Whoever presses Ctrl-C twice: servers are ended in order, and the report is written."""
+    usual = signal.getsignal(signal.SIGINT)
+
+    def once(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _say("\nbroken off: servers are ended, the report is written")
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is once:
+            signal.signal(signal.SIGINT, usual)
+
+
 def _prepare(workloads: list[Workload]) -> None:
     """Fetch and build what those need that take part: what cannot be had is told at once."""
     systems = {each.system for workload in workloads for each in workload.contenders}
@@ -108,12 +168,13 @@ def _prepare(workloads: list[Workload]) -> None:
 class Run:
     """Workload after workload; what is known is on the disk after each."""
 
-    def __init__(self, stage: Stage, folder: Path, ends: float) -> None:
+    def __init__(self, stage: Stage, folder: Path, ends: float, memory: Mapping[str, str]) -> None:
         self._stage = stage
         self._sizes = stage.sizes
         self._folder = folder
         self._ends = ends
         self._results = page.read_results(folder)
+        self._facts = {**machine.facts(), **(memory or _memory_facts(self._results))}
         # Once: the report itself may lie in the tree of which this tells whether it was changed.
         self._versions = environment.versions()
         self.left_out: list[str] = []
@@ -162,7 +223,7 @@ class Run:
 
     def _keep(self, workload: Workload, measured: Measured) -> None:
         known = {**self._results.workloads, workload.name: measured}
-        self._results = Results(machine.facts(), self._versions, known)
+        self._results = Results(self._facts, self._versions, known)
         text = self._results.to_json()
         # Whole or not at all: this may be the last that the run does.
         partly = self._folder / f"{page.RESULTS}.partly"

@@ -39,6 +39,8 @@ class Sizes:
     fill_records_max: Mapping[Name, int] = field(
         default_factory=lambda: MappingProxyType({Name.NATS: 500_000})
     )
+    # What goes in and out of servers on a JVM, once they run, before any throughput is timed.
+    jvm_warm_bytes: int = 300_000_000
     # What goes in and out before memory is looked at.
     load_bytes: int = 500_000_000
     # What Spark reads.
@@ -66,6 +68,7 @@ TRIAL: Final = Sizes(
     run_bytes_max=5_000_000,
     fill_bytes=4_000_000,
     load_bytes=4_000_000,
+    jvm_warm_bytes=1_000_000,
     spark_bytes=4_000_000,
     singles=300,
     partitions=30,

@@ -21,7 +21,7 @@ from bench.peers.nats import running_nats
 from bench.peers.ours import running_tailrace
 from bench.peers.results import Figures, by_figure, flow_figures
 from bench.peers.sizes import Sizes
-from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of
+from bench.peers.system import PARTITIONS, Name, Running, System, cpu_s_of, topic_of
 from bench.peers.workloads import Contender, Workload
 
 RUNNING: Final[dict[Name, Running]] = {
@@ -32,6 +32,8 @@ RUNNING: Final[dict[Name, Running]] = {
 ATTEMPTS: Final = 2
 """How often a contender may try a round: a system that hangs once must not cost its figures."""
 
+ON_JVM: Final = {Name.KAFKA}
+JVM_WARM_SIZE: Final = 1_024
 FILLERS: Final = {
     Name.TAILRACE: "ours",
     Name.KAFKA: "confluent",
@@ -57,6 +59,7 @@ class Stage:
         self._ends = ends
         self._systems: dict[Name, tuple[System, ExitStack]] = {}
         self._filled: dict[tuple[Name, int], tuple[str, int]] = {}
+        self._warmed: set[Name] = set()
         self._numbers = count()
 
     def __enter__(self) -> Stage:
@@ -78,6 +81,7 @@ class Stage:
 
     def drop(self, name: Name) -> None:
         """End one, if it runs; who asks for it next gets another."""
+        self._warmed.discard(name)
         self._filled = {key: each for key, each in self._filled.items() if key[0] is not name}
         _, stack = self._systems.pop(name, (None, ExitStack()))
         stack.close()
@@ -97,6 +101,17 @@ class Stage:
 
     def new_name(self) -> str:
         return f"bench-{next(self._numbers)}"
+
+    def warm(self, name: Name) -> None:
+        """Before throughput is timed: what a JVM compiles is compiled. Once for each that runs."""
+        if name not in ON_JVM or name in self._warmed:
+            return
+        size = JVM_WARM_SIZE
+        with topic_of(self.system(name), self.new_name()) as topic:
+            for action in ("produce", "consume"):
+                records = self.sizes.jvm_warm_bytes // size
+                self.fast(name, action, topic, records, size)
+        self._warmed.add(name)
 
     def filled(self, name: Name, size: int) -> tuple[str, int]:
         """A topic full of records, made once; and how many there are."""

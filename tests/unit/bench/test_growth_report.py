@@ -110,7 +110,7 @@ def test_one_page_has_both(growth: Growth, tmp_path: Path) -> None:
     (tmp_path / page.GROWTH).write_text(growth.to_lines(), encoding="utf-8")
     page.write(tmp_path, is_drawn=False)
     text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
-    for expected in ("# Benchmarks", "## Beside its peers", "## Growth", "- failed: a: hung"):
+    for expected in ("# Benchmarks", "## Beside its peers", "## Growth", "- failed: `a: hung`"):
         assert expected in text
     assert "## Beside its peers" not in page.markdown(Results(), growth, [])
 

@@ -15,7 +15,8 @@ from bench.peers.report import (
     tally,
 )
 from bench.peers.results import Measured, Results
-from bench.peers.workloads import CONFLUENT, JAVA, WORKLOADS
+from bench.peers.sizes import Sizes
+from bench.peers.workloads import CONFLUENT, JAVA, OURS_BLOCKING, WORKLOADS
 
 PRODUCE = next(each for each in WORKLOADS if each.name == "produce 100 B")
 IDLE = next(each for each in WORKLOADS if each.name == "idle")
@@ -24,7 +25,7 @@ IDLE = next(each for each in WORKLOADS if each.name == "idle")
 @pytest.fixture
 def results() -> Results:
     produce = {
-        "tailrace": {"records_per_s": [100_000.0, 300_000.0, 200_000.0]},
+        OURS_BLOCKING: {"records_per_s": [100_000.0, 300_000.0, 200_000.0]},
         "tailrace, columns": {"records_per_s": [2_000_000.0, 2_000_000.0, 2_000_000.0]},
         CONFLUENT: {"records_per_s": [400_000.0, 400_000.0, 400_000.0]},
         JAVA: {"records_per_s": [400_000.0, 500_000.0, 400_000.0]},
@@ -62,7 +63,7 @@ def test_the_summary_has_one_line_a_goal(results: Results) -> None:
     assert send == [
         "produce 100 B",
         "thousand records/s",
-        "tailrace",
+        OURS_BLOCKING,
         "200",
         "confluent-kafka",
         "400",
@@ -75,14 +76,14 @@ def test_the_summary_has_one_line_a_goal(results: Results) -> None:
 def test_a_table_shows_only_who_took_part_and_what_was_measured(results: Results) -> None:
     rows = figures_table(PRODUCE, results.workloads[PRODUCE.name])
     assert rows[0] == ["", "thousand records/s"]
-    assert [row[0] for row in rows[1:]] == ["tailrace", "tailrace, columns", CONFLUENT, JAVA]
+    assert [row[0] for row in rows[1:]] == [OURS_BLOCKING, "tailrace, columns", CONFLUENT, JAVA]
     assert rows[1][1] == "200 [100-300]"
 
 
 def test_the_report_has_goals_machine_figures_and_pictures(results: Results) -> None:
     text = markdown(results, [each["file"] for each in plots(results)])
     for expected in (
-        "| produce 100 B | thousand records/s | tailrace | 200 |",
+        "| produce 100 B | thousand records/s | tailrace, blocking | 200 |",
         "| cores | 2 |",
         "| Apache Kafka | 4 |",
         "#### produce 100 B",
@@ -95,11 +96,25 @@ def test_the_report_has_goals_machine_figures_and_pictures(results: Results) -> 
     assert "(latency.png)" not in text
 
 
+def test_words_of_a_failure_are_no_markdown() -> None:
+    told = "produce 100 B, x, round 1: Error: see [that](nowhere.md)\nand `this`"
+    measured = Measured("2026-01-01", "1; 2", {}, (told,))
+    text = markdown(Results({}, {}, {PRODUCE.name: measured}), [])
+    expected = "produce 100 B, x, round 1: Error: see [that] (nowhere.md) and 'this'"
+    assert f"\n- failed: `{expected}`\n" in text
+
+
+def test_the_page_says_how_peers_were_warmed_up_and_what_is_compared_with_what() -> None:
+    text = " ".join(markdown(Results(), []).split())
+    assert f"{Sizes().jvm_warm_bytes // 10**6} MB go in and out of every Kafka cluster" in text
+    assert "Goals compare like with like" in text
+
+
 def test_plots_are_bars_with_their_range(results: Results) -> None:
     drawn = {each["file"]: each for each in plots(results)}
     assert set(drawn) == {"produce", "memory", GOALS_PLOT}
     (panel,) = drawn["produce"]["panels"]
-    expected = {"label": "tailrace", "value": 2e5, "low": 1e5, "high": 3e5, "ours": True}
+    expected = {"label": OURS_BLOCKING, "value": 2e5, "low": 1e5, "high": 3e5, "ours": True}
     assert panel["bars"][0] == expected
     assert [bar["ours"] for bar in panel["bars"]] == [True, True, False, False]
 

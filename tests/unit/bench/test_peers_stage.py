@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -82,6 +83,28 @@ def test_a_run_goes_on_after_its_last_whole_round(tmp_path: Path) -> None:
     with Stage(tmp_path, SIZES, Journal(path, "tuesday", is_resumed=True)) as stage:
         assert stage.in_turns(WORKLOAD, third, warm_ups=1) == found
     assert third.did == []
+
+
+def test_servers_on_a_jvm_are_warmed_up_once_for_each_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[tuple[Name, str, int]] = []
+
+    def fast(_: Stage, name: Name, action: str, topic: str, records: int, size: int) -> None:
+        did.append((name, action, records * size))
+
+    monkeypatch.setattr(Stage, "fast", fast)
+    monkeypatch.setattr(Stage, "system", lambda *_: Mock())
+    sizes = Sizes(jvm_warm_bytes=1 << 20)
+    once = [(Name.KAFKA, "produce", 1 << 20), (Name.KAFKA, "consume", 1 << 20)]
+    with Stage(tmp_path, sizes) as stage:
+        for _ in range(2):
+            for name in Name:
+                stage.warm(name)
+        assert did == once
+        stage.drop(Name.KAFKA)
+        stage.warm(Name.KAFKA)
+    assert did == once * 2
 
 
 def test_when_the_time_is_over_a_workload_has_one_round(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ import pytest
 from bench.figures import Better
 from bench.peers.kinds import RUNS
 from bench.peers.results import FIGURES_OF
-from bench.peers.workloads import WORKLOADS, Goal, Kind, Workload, chosen
+from bench.peers.workloads import (
+    CONFLUENT,
+    GO,
+    NATS_PY,
+    OURS_ASYNC,
+    OURS_BLOCKING,
+    WORKLOADS,
+    Goal,
+    Kind,
+    Workload,
+    chosen,
+)
 
 ids = [each.name for each in WORKLOADS]
 
@@ -26,6 +37,24 @@ def test_a_goal_is_about_contenders_and_figures_that_there_are(workload: Workloa
         assert goal.ours in names
         assert goal.peer in names
         assert not goal.peer.startswith("tailrace")
+
+
+ASYNCIO = {"aiokafka", NATS_PY}
+BLOCKING = {CONFLUENT, "kafka-python", GO}
+
+
+def test_goals_of_producers_compare_like_with_like() -> None:
+    kinds = {Kind.PRODUCE, Kind.SINGLE, Kind.ROUND_TRIP}
+    goals = [goal for each in WORKLOADS if each.kind in kinds for goal in each.goals]
+    assert {goal.peer for goal in goals if goal.ours == OURS_ASYNC} == ASYNCIO
+    assert {goal.peer for goal in goals if goal.ours == OURS_BLOCKING} == BLOCKING
+
+
+def test_contenders_do_what_their_names_say() -> None:
+    for workload in WORKLOADS:
+        for each in workload.contenders:
+            if each.name in {OURS_ASYNC, OURS_BLOCKING}:
+                assert (each.options["way"] == "blocking") is (each.name == OURS_BLOCKING)
 
 
 def test_every_kind_can_be_run() -> None:

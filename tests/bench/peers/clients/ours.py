@@ -55,7 +55,7 @@ async def _produce(job: Job) -> None:
 
 
 def _produce_blocking(job: Job) -> None:
-    values = some_values(job.size)
+    values = some_values(job.size, job.compression)
     with tailrace.Producer(job.servers, **settings(job)) as producer:
         for number in range(job.records):
             producer.send(job.topic, values[number % DISTINCT_VALUES])
@@ -153,8 +153,30 @@ def _single_blocking(job: Job) -> Mapping[str, float]:
     return waits(times)
 
 
-async def round_trip(job: Job) -> Mapping[str, float]:
-    """One record at a time, from `send` to the moment at which a consumer has it."""
+def round_trip(job: Job) -> Mapping[str, float]:
+    """One record at a time, from `send` to the moment at which a consumer has it.
+
+    `way`: blocking, or asyncio.
+    """
+    return _round_trip_blocking(job) if job.way == "blocking" else asyncio.run(_round_trip(job))
+
+
+def _round_trip_blocking(job: Job) -> Mapping[str, float]:
+    values, times = some_values(job.size), []
+    with (
+        tailrace.Producer(job.servers) as producer,
+        tailrace.Consumer(job.topic, **_consumer(job)) as consumer,
+    ):
+        for number in range(job.records):
+            began = time.perf_counter()
+            producer.send(job.topic, values[number % DISTINCT_VALUES], partition=0)
+            if not consumer.poll(POLL_S):
+                raise RuntimeError("a record never came")
+            times.append(time.perf_counter() - began)
+    return waits(times)
+
+
+async def _round_trip(job: Job) -> Mapping[str, float]:
     values, times = some_values(job.size), []
     async with (
         aio.Producer(job.servers) as producer,
@@ -277,7 +299,7 @@ def blocking(
 
 
 if __name__ == "__main__":
-    coroutines = (fill, round_trip, paced, steady, member, write_each, until_moved)
+    coroutines = (fill, paced, steady, member, write_each, until_moved)
     works = {each.__name__: blocking(each) for each in coroutines}
-    plain = {each.__name__: each for each in (produce, consume, single)}
+    plain = {each.__name__: each for each in (produce, consume, single, round_trip)}
     sys.exit(main({**works, **plain}))
