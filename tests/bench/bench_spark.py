@@ -41,7 +41,7 @@ from integration.spark_harness import local_session, workers
 from tailrace import Admin, Producer
 
 PARTITIONS = 3
-BATCH_BYTES = 256 << 10
+BATCH_BYTES = 1 << 20
 FILL_BYTES = 20_000_000
 TRIGGERS, TRIGGERS_LEFT_OUT = 8, 2
 QUERY_TIMEOUT_S = 600

@@ -42,6 +42,8 @@ SPARK_NAMES: Final = {
     ("Kafka", "batch"): SPARK_PEER,
     ("Tailrace", "AvailableNow"): f"{SPARK_OURS}, AvailableNow",
     ("Kafka", "AvailableNow"): f"{SPARK_PEER}, AvailableNow",
+    ("Tailrace", "AvailableNow, its triggers"): f"{SPARK_OURS}, AvailableNow without its start",
+    ("Kafka", "AvailableNow, its triggers"): f"{SPARK_PEER}, AvailableNow without its start",
 }
 
 Rounds: TypeAlias = dict[str, dict[str, list[float]]]

@@ -31,8 +31,10 @@ class Sizes:
     # How long a contender of a throughput workload works in a round, about.
     seconds: float = 4.0
     # What it gets in its first round, and at most.
-    probe_bytes: int = 20_000_000
-    probe_records: int = 100_000
+    # Not too little: what a client does once (it connects, it finds the leaders) would make the
+    # fast ones look slow, and the rounds that follow too short to show otherwise.
+    probe_bytes: int = 100_000_000
+    probe_records: int = 300_000
     run_bytes_max: int = 1_000_000_000
     # What is in the topics that are read; some systems are slow to fill.
     fill_bytes: int = 600_000_000
@@ -44,7 +46,7 @@ class Sizes:
     # What goes in and out before memory is looked at.
     load_bytes: int = 500_000_000
     # What Spark reads.
-    spark_bytes: int = 500_000_000
+    spark_bytes: int = 1_000_000_000
     # Records of those that go one at a time; the first of them are not counted.
     singles: int = 2_200
     partitions: int = 1_000

@@ -365,18 +365,18 @@ _PARTITIONS: Final = (
     ),
 )
 
+_SPARK_WAYS: Final = ("", ", AvailableNow", ", AvailableNow without its start")
 _SPARK: Final = tuple(
     Workload(
         f"Spark reads {name}",
         Kind.SPARK,
         tuple(
             Contender(f"{who}{how}", system)
-            for how in ("", ", AvailableNow")
+            for how in _SPARK_WAYS
             for who, system in ((SPARK_OURS, TAILRACE), (SPARK_PEER, KAFKA))
         ),
-        (
-            at_least(2.0, SPEED, SPARK_OURS, SPARK_PEER),
-            at_least(2.0, SPEED, f"{SPARK_OURS}, AvailableNow", f"{SPARK_PEER}, AvailableNow"),
+        tuple(
+            at_least(2.0, SPEED, f"{SPARK_OURS}{how}", f"{SPARK_PEER}{how}") for how in _SPARK_WAYS
         ),
         size=size,
     )
