@@ -31,17 +31,18 @@ class Clocks:
         python, *module, service = command[:4]
         assert module == ["-m", "tailrace.cli.main"], command
         self.set(name, 0)
-        return [python, __file__, str(self._path(name)), service, *command[4:]]
+        return [python, __file__, str(self.path(name)), service, *command[4:]]
 
     def set(self, name: str, off_ms: int) -> None:
         """Let the wall clock of a process jump; 0: it is right again."""
-        descriptor = os.open(self._path(name), os.O_RDWR | os.O_CREAT)
+        descriptor = os.open(self.path(name), os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(descriptor, _OFF_MS.pack(off_ms), 0)
         finally:
             os.close(descriptor)
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Where the program reads how far a clock is off."""
         return self._folder / f"{name}.clock"
 
 

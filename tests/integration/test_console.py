@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,12 +18,14 @@ from pathlib import Path
 import pytest
 
 from integration.chromium import Page, opened
-from integration.cluster_harness import connected, start, stop
+from integration.cluster_harness import Cluster, connected, start, stop
 from tailrace.cli.connecting import connection
 from tailrace.cli.console import _serve
 from tailrace.client.asynchronous import Producer
 from tailrace.client.asynchronous_consumer import Consumer
+from tailrace.client.group_admin import ResetTo
 from tailrace.dev.cluster import DevCluster
+from tailrace.transport.addresses import split_address
 from tailrace_operator.drills import Report, Verdict
 from tailrace_operator.ledger import Figures
 
@@ -133,6 +136,7 @@ async def test_a_failover_is_seen_in_a_browser(dev: DevCluster, tmp_path: Path) 
             await page.until(
                 "state.story && state.story.some((each) => each.cause.includes('broker 1'))"
             )
+            await _unfolded(page)
             await _tail(page, bootstrap)
             await _look(page, pictures, "one-away")
             await page.resize(480, 900)
@@ -157,8 +161,86 @@ async def test_a_failover_is_seen_in_a_browser(dev: DevCluster, tmp_path: Path) 
         await asyncio.wait([serving])
 
 
+MANY_TOPICS = tuple(f"topic-{number:02}" for number in range(19))
+MANY_GROUPS = 2_200
+DEAF = 50
+
+
+async def _crowd(cluster: Cluster) -> None:
+    """A thousand partitions, those of groups among them, and more groups than are shown."""
+    admin = cluster.admin
+    for topic in MANY_TOPICS:
+        await admin.create_topic(topic, partitions=50, replication_factor=3)
+    async with Producer(",".join(cluster.bootstrap)) as producer:
+        for number in range(2_000):
+            await producer.send(MANY_TOPICS[number % 19], b"tea", key=b"%d" % number)
+    left = list(range(MANY_GROUPS))
+
+    async def stand() -> None:
+        while left:
+            number = left.pop()
+            await admin.reset_offsets(
+                f"group-{number:04}",
+                ResetTo.EARLIEST,
+                topics={MANY_TOPICS[number % 19]: range(5)},
+                dry_run=False,
+            )
+
+    await asyncio.gather(*(stand() for _ in range(16)))
+
+
+def _deaf(address: str) -> socket.socket:
+    """A browser that asks and does not read."""
+    host, port = split_address(address)
+    made = socket.create_connection((host, port))
+    made.sendall(f"GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    return made
+
+
+async def test_a_large_cluster_is_usable_beside_browsers_that_do_not_read(
+    dev: DevCluster, tmp_path: Path
+) -> None:
+    binary = os.environ.get("TAILRACE_CHROMIUM") or shutil.which("chromium")
+    assert binary, "there is no chromium: install it, or name it by TAILRACE_CHROMIUM"
+    pictures = Path(os.environ.get("TAILRACE_PICTURES", str(tmp_path)))
+    listen = f"127.0.0.1:{dev.state.port_base + 390}"
+    async with connected(dev) as cluster, AsyncExitStack() as stack:
+        await _crowd(cluster)
+        served = _serve(connection(dev.state.bootstrap, 30.0), listen, (), None)
+        serving = asyncio.ensure_future(served)
+        await asyncio.sleep(1)
+        for _ in range(DEAF):
+            stack.enter_context(_deaf(listen))
+        async with opened(binary, tmp_path / "browser", f"http://{listen}/?theme=light") as page:
+            await page.until(f"{_cells('leader')} === 1000")
+            await page.until("state.groups && state.groups.length === 200")
+            await _look(page, pictures, "many", ("map", "topics", "groups"))
+            assert "of 2,200 groups" in await page.ask("at('groupcount').textContent")
+            # The last one of all is found by its name.
+            await page.ask("at('groupsearch').value = '2199'")
+            await page.ask("at('groupsearch').dispatchEvent(new Event('input'))")
+            await page.until("at('grouprows').textContent.includes('group-2199')")
+            assert await page.ask("document.querySelectorAll('#grouprows tbody tr').length") == 1
+            assert page.problems == []
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
 def _cells(kind: str) -> str:
     return f"document.querySelectorAll('#grid .cell.{kind}').length"
+
+
+async def _unfolded(page: Page) -> None:
+    """What somebody looks at in detail stays unfolded when something else is pushed."""
+    await page.ask("location.hash = 'failovers'")
+    await page.ask("document.querySelector('#failovers summary').click()")
+    await page.until("document.querySelectorAll('#failovers details[open] tr').length > 1")
+    await page.ask("state.groups = null")
+    await page.until("state.groups !== null")
+    assert await page.ask("document.querySelectorAll('#failovers details[open] tr').length > 1")
+    # Nor does it fold up when it is told anew itself.
+    await page.ask("drawFailovers()")
+    await page.until("document.querySelectorAll('#failovers details[open] tr').length > 1")
 
 
 async def _tail(page: Page, bootstrap: str) -> None:

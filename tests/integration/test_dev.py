@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tailrace.cli import demo_cluster
 from tailrace.cli.commands import app
 from tailrace.dev.cluster import DevCluster, Plan
+from tailrace.dev.state import DevError
 from tailrace.errors import TailraceError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -201,6 +202,29 @@ def test_a_cluster_that_cannot_start_leaves_nothing_behind(tailrace: Tailrace) -
     said = tailrace.fails("dev", "up", *small, "--set", "log.dirs=/proc/nowhere")
     assert said.startswith("broker-1 ended at once: ")
     assert {each["state"] for each in tailrace.processes().values()} == {"exited"}
+
+
+def test_a_start_that_takes_too_long_names_the_option_and_leaves_nothing_behind(
+    tailrace: Tailrace, tmp_path: Path
+) -> None:
+    small = ("--brokers", "1", "--controllers", "1", "--detach")
+    said = tailrace.fails("dev", "up", *small, "--timeout", "0.1")
+    assert "within 0.1 s: " in said
+    assert "`tailrace dev up --timeout SECONDS` waits longer" in said
+    assert {each["state"] for each in tailrace.processes().values()} == {"exited"}
+    # One that was ended while it made its first entries would be of no use to the next start.
+    assert not (tmp_path / "dev" / "etcd").exists()
+
+
+async def test_a_cluster_without_controllers_was_not_ready_in_time(tmp_path: Path) -> None:
+    def nobody(name: str, command: list[str]) -> list[str]:
+        return ["sleep", "60"] if name == "controller-1" else command
+
+    dev = DevCluster(tmp_path, command_for=nobody)
+    plan = Plan(brokers=1, controllers=1, coordinators=0, etcd_fsync=False, ready_timeout_ms=3_000)
+    with pytest.raises(DevError, match=r"not ready within 3 s: .* --timeout SECONDS` waits longer"):
+        await dev.up(plan)
+    assert not dev.is_running()
 
 
 def test_the_demo_holds(monkeypatch: pytest.MonkeyPatch) -> None:

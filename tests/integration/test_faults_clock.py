@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from integration import shifted_clock
 from integration.cluster_faults import loaded
 from integration.cluster_harness import Cluster, connected, now_ms, stop
 from integration.shifted_clock import Clocks
@@ -21,6 +26,7 @@ from tailrace.errors import InvalidTimestamp
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 PAUSE_MS_MAX = 20_000
+DOUBT_S_MAX = 3.0
 LEASE = {"broker.lease.ttl.ms": "3000"}
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(150)]
@@ -112,6 +118,48 @@ async def test_f29_a_clock_that_jumps_moves_no_leader_and_removes_nothing(
         print(f"\nF29 clock {step_ms // HOUR_MS:+} h: longest wait {pause_ms:.0f} ms")
         assert pause_ms < PAUSE_MS_MAX
         assert await cluster.epochs(load.topic) == epochs
+
+
+async def doctor(dev: DevCluster, *, clock: Path) -> tuple[int, list[dict[str, str]]]:
+    """What `tailrace doctor` finds on a machine whose clock is this one, and how it ends."""
+    program = (sys.executable, shifted_clock.__file__, str(clock))
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        *("doctor", "--bootstrap", dev.state.bootstrap, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, [json.loads(line) for line in told.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "step_ms", "what", "severity"),
+    [
+        ("broker-2", HOUR_MS, "the clock of broker 2 is # s ahead of", "critical"),
+        ("broker-3", -30_000, "the clock of broker 3 is # s behind", "warning"),
+        ("laptop", -HOUR_MS, "the clock of this machine is # s behind", "warning"),
+    ],
+)
+async def test_f29_the_doctor_says_whose_clock_is_off(
+    dev: DevCluster, clocks: Clocks, name: str, step_ms: int, what: str, severity: str
+) -> None:
+    clocks.set("laptop", 0)
+    _, well = await doctor(dev, clock=clocks.path("laptop"))
+    assert ("ok", "clocks agree") in [(each["severity"], each["what"]) for each in well]
+    clocks.set(name, step_ms)
+    try:
+        code, told = await doctor(dev, clock=clocks.path("laptop"))
+    finally:
+        clocks.set(name, 0)
+    (found,) = [each for each in told if each["check"] == "clocks"]
+    (off_s,) = re.findall(r"[\d,]+\.\d", found["what"])
+    assert re.sub(r"[\d,]+\.\d", "#", found["what"]).startswith(what)
+    # It is known to as much as the answer took.
+    assert abs(float(off_s.replace(",", "")) - abs(step_ms) / 1_000) < DOUBT_S_MAX
+    assert found["severity"] == severity
+    assert "NTP" in found["do"]
+    assert code == 1
 
 
 async def test_f29_times_far_off_are_refused_or_replaced(dev: DevCluster) -> None:

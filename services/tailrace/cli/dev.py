@@ -69,6 +69,15 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when it is up, and leave it running.")
     ] = False,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            metavar="SECONDS",
+            help="How long etcd, and then the others, may take to be ready.",
+        ),
+    ] = 60.0,
 ) -> None:
     """Start a cluster. Without --detach it lives until Ctrl-C. What runs already is left alone.
 
@@ -77,7 +86,11 @@ def up(
     from tailrace.dev.cluster import Plan  # noqa: PLC0415
 
     plan = Plan(
-        brokers=brokers, controllers=controllers, coordinators=coordinators, port_base=port_base
+        brokers=brokers,
+        controllers=controllers,
+        coordinators=coordinators,
+        port_base=port_base,
+        ready_timeout_ms=round(timeout_s * 1_000),
     )
     if settings:
         plan = _with_settings(plan, settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from statistics import median_low
 from typing import Any, Final, NamedTuple
 
 from tailrace.cli.formatting import counted, size
@@ -285,34 +286,79 @@ def _files(facts: ClusterFacts) -> Iterator[Finding]:
             )
 
 
+class _Clock(NamedTuple):
+    """A clock, and how far it is ahead of ours at least and at most; `broker` is None for ours."""
+
+    broker: int | None
+    ahead_ms: int
+    doubt_ms: int
+
+    @property
+    def name(self) -> str:
+        return "this machine" if self.broker is None else f"broker {self.broker}"
+
+    def may_be(self, ahead_ms: float) -> bool:
+        """Whether it may show this time; two clocks may differ by CLOCK_MAX_MS."""
+        return abs(self.ahead_ms - ahead_ms) <= self.doubt_ms + CLOCK_MAX_MS / 2
+
+
 def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
-    """How far the clocks of brokers are apart, and of how many ours is; by what is sure of it."""
+    """Whose clock is off, by what is sure of it: more than half must agree on what is right."""
     told = [each for each in facts.conditions.values() if isinstance(each, BrokerCondition)]
-    if not told:
+    clocks = [_Clock(each.broker_id, each.clock_ahead_ms, each.clock_doubt_ms) for each in told]
+    clocks.append(_Clock(None, 0, 0))
+    # The most that agree do so at the earliest time that one of them may show.
+    agreeing = {
+        frozenset(each for each in clocks if each.may_be(start))
+        for start in (each.ahead_ms - each.doubt_ms - CLOCK_MAX_MS / 2 for each in clocks)
+    }
+    most = max(map(len, agreeing))
+    right, *others = [each for each in agreeing if len(each) == most]
+    if others or 2 * most <= len(clocks):
+        yield _clocks_apart(clocks)
         return
-    first = min(told, key=lambda each: each.clock_ahead_ms)
-    last = max(told, key=lambda each: each.clock_ahead_ms)
-    apart_ms = last.clock_ahead_ms - first.clock_ahead_ms
-    if apart_ms - first.clock_doubt_ms - last.clock_doubt_ms > CLOCK_MAX_MS:
-        yield Finding(
-            "clocks",
-            Severity.CRITICAL if apart_ms > CLOCK_WRONG_MS else Severity.WARNING,
-            f"the clock of broker {last.broker_id} is {apart_ms / 1_000:.1f} s ahead of that of "
-            f"broker {first.broker_id}",
-            "have NTP (chrony, timesyncd) run on every machine: times of records, retention and "
-            "lag in seconds are wrong by as much",
+    right_ms = median_low(each.ahead_ms for each in right)
+    for clock in clocks:
+        if clock not in right:
+            yield _clock_off(
+                clock, clock.ahead_ms - right_ms, [each for each in clocks if each in right]
+            )
+
+
+def _clock_off(clock: _Clock, ahead_ms: int, right: Sequence[_Clock]) -> Finding:
+    """One whose clock more than half of all say is off."""
+    off_ms, which = abs(ahead_ms), "ahead of" if ahead_ms > 0 else "behind"
+    what = (
+        f"the clock of {clock.name} is {off_ms / 1_000:,.1f} s {which} those of "
+        f"{named(each.name for each in right)}, which agree"
+    )
+    if clock.broker is None:
+        do = (
+            "have NTP (chrony, timesyncd) run here: producers on this machine give records the "
+            "wrong time"
         )
-        return
-    nearest = min(told, key=lambda each: abs(each.clock_ahead_ms))
-    if abs(nearest.clock_ahead_ms) - nearest.clock_doubt_ms > CLOCK_MAX_MS:
-        behind = "behind" if nearest.clock_ahead_ms > 0 else "ahead of"
-        yield Finding(
-            "clocks",
-            Severity.WARNING,
-            f"the clock of this machine is {abs(nearest.clock_ahead_ms) / 1_000:.1f} s {behind} "
-            "those of the brokers",
-            "have NTP run here: producers on this machine give records the wrong time",
-        )
+        return Finding("clocks", Severity.WARNING, what, do)
+    severity = Severity.CRITICAL if off_ms > CLOCK_WRONG_MS else Severity.WARNING
+    do = (
+        "have NTP (chrony, timesyncd) run on its machine, `timedatectl` there says whether it "
+        "does: times of records, retention and lag in seconds are wrong by as much"
+    )
+    return Finding("clocks", severity, what, do)
+
+
+def _clocks_apart(clocks: Sequence[_Clock]) -> Finding:
+    """Clocks of which nobody can say which one is right."""
+    first = min(clocks, key=lambda each: each.ahead_ms)
+    last = max(clocks, key=lambda each: each.ahead_ms)
+    apart_ms = last.ahead_ms - first.ahead_ms
+    return Finding(
+        "clocks",
+        Severity.CRITICAL if apart_ms > CLOCK_WRONG_MS else Severity.WARNING,
+        f"the clock of {last.name} is {apart_ms / 1_000:,.1f} s ahead of that of {first.name}, and "
+        f"of {len(clocks)} clocks too few agree to say which is right",
+        "`timedatectl` on both machines says whose is not kept by NTP: have it (chrony, "
+        "timesyncd) run there; times of records, retention and lag are wrong by as much",
+    )
 
 
 class _Trouble(NamedTuple):

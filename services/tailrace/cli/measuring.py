@@ -8,6 +8,8 @@ is not what is measured. All records have the same random bytes, which do not co
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,6 +28,7 @@ from tailrace.client.delivery import BatchDelivery
 from tailrace.client.producer import ProducerCore
 from tailrace.client.settings import REQUEST_BYTES_MAX, ProducerSettings
 from tailrace.clock import Clock
+from tailrace.errors import ClientClosed
 from tailrace.model import TopicPartition
 
 REPORT_MS: Final = 1_000
@@ -38,6 +41,8 @@ COLUMN_ROWS: Final = 10_000
 COLUMN_BYTES: Final = 4 << 20
 # With --rate: a pause shorter than this is not worth it.
 PAUSE_MS_MIN: Final = 1
+# After Ctrl-C: how long records that are under way are waited for.
+INTERRUPTED_MS: Final = 5_000
 # A topic of which nothing comes any more has been read.
 SILENCE_MS: Final = 3_000
 
@@ -161,10 +166,12 @@ async def _produce(load: Load, to: Connection, settings: ProducerSettings, as_js
                 await send(load, producer, to, speed, teller)
                 await producer.flush()
             except asyncio.CancelledError:
-                warn("interrupted: what was handed over is seen through")
-                await producer.flush()
-                _leave_out(speed, producer.counts.failed.total(), load.size)
-                teller.end()
+                try:
+                    await _break_off(producer)
+                finally:
+                    _leave_out(speed, producer.counts.failed.total(), load.size)
+                    teller.end()
+                    warn(f"interrupted: {_outcome(speed.records, producer.counts.failed)}")
                 raise
         failed = producer.counts.failed
         _leave_out(speed, failed.total(), load.size)
@@ -175,6 +182,34 @@ async def _produce(load: Load, to: Connection, settings: ProducerSettings, as_js
             raise typer.Exit(1)
     finally:
         await producer.close()
+
+
+async def _break_off(producer: ProducerCore) -> None:
+    """Nothing more is sent; what is under way has INTERRUPTED_MS, or until the next Ctrl-C."""
+    warn(
+        f"interrupted: up to {INTERRUPTED_MS // 1_000} s for what is under way; Ctrl-C once more "
+        "leaves at once"
+    )
+    # How many are given up is said at the end; the producer would say it of each batch.
+    log = logging.getLogger(ProducerCore.__module__)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        await producer.close(timeout_ms=INTERRUPTED_MS)
+    finally:
+        await producer.close(timeout_ms=0)
+        log.setLevel(level)
+
+
+def _outcome(acknowledged: int, failed: Counter[str]) -> str:
+    """What became of all that was handed over; what was given up with the producer is not known."""
+    text = f"{counted(acknowledged, 'record')} acknowledged"
+    if unknown := failed[ClientClosed.code]:
+        text += f", {unknown:,} not known: they may have been written or not"
+    if refused := failed.total() - unknown:
+        codes = ", ".join(sorted(each for each in failed if each != ClientClosed.code))
+        text += f", {refused:,} not: {codes}"
+    return text
 
 
 def _leave_out(speed: Speed, records: int, size_bytes: int) -> None:

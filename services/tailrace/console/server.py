@@ -1,8 +1,9 @@
 """The console's HTTP server: three files, one stream of what the cluster is like, one of records.
 
 Read-only, and on the loopback unless told otherwise: whoever reaches it sees every record. Limits:
-CONNECTIONS_MAX at a time (more are told so), HEADER_BYTES_MAX, REQUEST_MS until the request is
-read; a browser that takes nothing for STALL_MS is cut.
+CONNECTIONS_MAX at a time, TAILS_MAX of them tails (more are told so), HEADER_BYTES_MAX, REQUEST_MS
+until the request is read. Of what is sent one piece at a time is kept, and a browser that does not
+take it within STALL_MS is cut.
 """
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ from tailrace.console.watching import Watcher
 from tailrace.errors import TailraceError
 
 CONNECTIONS_MAX: Final = 64
+# Each reads every partition of its topic: many of them would keep the console, and brokers, busy.
+TAILS_MAX: Final = 8
 REQUEST_MS: Final = 10_000
 STALL_MS: Final = 20_000
 # A stream says something now and then, so that both ends notice when the other is gone.
 BEAT_MS: Final = 10_000
 DRILLS_BYTES_MAX: Final = 8 << 20
+# What the system keeps of a connection; megabytes otherwise, and as much later is it noticed that
+# nobody reads.
+SEND_BUFFER_BYTES: Final = 64 << 10
 
 _TYPES: Final = {
     "index.html": "text/html; charset=utf-8",
@@ -67,9 +73,12 @@ class Console:
         self._hosts = hosts
         self._drills = drills
         self._open: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
+        self._tails = 0
         self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
+        # Connections have it from the socket that they came to.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=HEADER_BYTES_MAX)
 
     async def stop(self) -> None:
@@ -86,6 +95,8 @@ class Console:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = asyncio.current_task()
+        # Whoever waits until it can write on waits until all was taken: nothing is left at the end.
+        writer.transport.set_write_buffer_limits(high=0)
         # Who breaks off, says nothing or takes nothing is cut, and all are at the end; there is
         # nobody to tell.
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -95,6 +106,9 @@ class Console:
                 await self._answer(request, writer)
             finally:
                 del self._open[writer]
+                # What somebody does not take is not kept for it: closing would wait until it does.
+                if writer.transport.get_write_buffer_size():
+                    writer.transport.abort()
                 writer.close()
 
     async def _request(self, reader: asyncio.StreamReader) -> Request | Refusal:
@@ -114,9 +128,12 @@ class Console:
             await _stream(writer, self._watcher.follow())
         elif request.path == "/tail":
             await self._tail(request, writer)
+        elif request.path == "/groups":
+            await _write(
+                writer, _json(await self._watcher.find_groups(request.query.get("search", "")))
+            )
         elif request.path == "/drills":
-            body = json.dumps(await asyncio.to_thread(self._reports), ensure_ascii=False)
-            await _write(writer, answer(200, body.encode(), "application/json"))
+            await _write(writer, _json(await asyncio.to_thread(self._reports)))
         else:
             await _write(writer, page(request.path))
 
@@ -125,6 +142,10 @@ class Console:
         partitions = self._partitions_of(topic)
         if partitions is None:
             await _write(writer, refused(Refusal(404, f"there is no topic {topic!r}")))
+            return
+        if self._tails >= TAILS_MAX:
+            refusal = Refusal(503, f"{TAILS_MAX} tails are read: stop others, or close their pages")
+            await _write(writer, refused(refusal))
             return
         tail = Tail(
             lambda number: self._open_reader(topic, number),
@@ -136,7 +157,11 @@ class Console:
             async for each in tail.pushes():
                 yield "records", json.dumps(each, ensure_ascii=False, separators=(",", ":"))
 
-        await _stream(writer, events())
+        self._tails += 1
+        try:
+            await _stream(writer, events())
+        finally:
+            self._tails -= 1
 
     def _reports(self) -> dict[str, Any]:
         """Drills as the file has them now; what is wrong with it is told in their place."""
@@ -149,6 +174,10 @@ class Console:
             return {"drills": showing.drills(found), "problem": ""}
         except (OSError, ValueError, AttributeError) as error:
             return {"drills": [], "problem": f"{self._drills}: {error}"}
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return answer(200, json.dumps(value, ensure_ascii=False).encode(), "application/json")
 
 
 def page(path: str) -> bytes:

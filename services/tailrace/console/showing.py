@@ -147,6 +147,6 @@ def _is_plain(value: object) -> bool:
 
 
 def matches(search: str, texts: Iterable[str]) -> bool:
-    """Whether a record is looked for: all words stand in it, whatever their case."""
+    """Whether these are looked for: all words stand in them, whatever their case."""
     together = "\n".join(texts).lower()
     return all(word in together for word in search.lower().split())

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tailrace.client.admin import AdminCore
+from tailrace.client.group_admin import GroupListing
 from tailrace.client.metadata import ClusterPicture
 from tailrace.console import showing
 from tailrace.console.story import Story, had_others, moved
@@ -21,6 +22,8 @@ from tailrace.model import TopicPartition
 
 GROUPS_MS: Final = 2_000
 GROUPS_SHOWN_MAX: Final = 200
+# Of how many groups that somebody looks for by name there is an answer.
+GROUPS_FOUND_MAX: Final = 50
 # Of how many partitions causes are asked for before they are shown; and how many at a time.
 EXPLAINED: Final = 64
 AT_ONCE: Final = 8
@@ -42,6 +45,9 @@ class Watcher:
         # Partitions whose leader changed, and nobody was asked why yet.
         self._unexplained: dict[TopicPartition, None] = {}
         self._moved = asyncio.Event()
+        # All groups at the last look, and whose turn it is to ask for those that are looked for.
+        self._listed: list[GroupListing] = []
+        self._finding = asyncio.Lock()
         self.parts = dict.fromkeys(PARTS, "null")
 
     async def run(self) -> None:
@@ -72,6 +78,18 @@ class Watcher:
         """How many partitions a topic has; None: there is none of that name."""
         found = self._picture.topics.get(topic)
         return None if found is None or found.deleting else len(found.partitions)
+
+    async def find_groups(self, search: str) -> dict[str, Any]:
+        """Groups with these words in their names, of all that there were at the last look."""
+        wanted = [each for each in self._listed if showing.matches(search, [each.group])]
+        try:
+            # One after the other: whoever has many pages open makes them wait, not the cluster.
+            async with self._finding:
+                found, problem = await self._described(wanted[:GROUPS_FOUND_MAX]), ""
+        except TailraceError as error:
+            found, problem = [], str(error)
+        left_out = max(len(wanted) - GROUPS_FOUND_MAX, 0)
+        return {"groups": found, "left_out": left_out, "problem": problem}
 
     def _put(self, name: str, value: Any) -> None:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -156,13 +174,19 @@ class Watcher:
 
     async def _look_at_groups(self) -> None:
         """Ask for groups and show them; of very many only some, and how many more there are."""
-        listed, found = [], []
+        listed: list[GroupListing] = []
         if self._picture.coordinators:
             listed = await self._admin.list_groups(timeout_ms=ASK_TIMEOUT_MS)
-        for each in listed[:GROUPS_SHOWN_MAX]:
+        # Of too many, those that somebody is in are worth more than those that nobody uses.
+        self._listed = sorted(listed, key=lambda each: (not each.members, each.group))
+        self._put("groups", await self._described(self._listed[:GROUPS_SHOWN_MAX]))
+        self._put("groups_left_out", max(len(listed) - GROUPS_SHOWN_MAX, 0))
+
+    async def _described(self, listed: Iterable[GroupListing]) -> list[dict[str, Any]]:
+        found = []
+        for each in listed:
             # One that is deleted meanwhile is no trouble.
             with suppress(GroupNotFound):
                 about = await self._admin.describe_group(each.group, timeout_ms=ASK_TIMEOUT_MS)
                 found.append(showing.group(about))
-        self._put("groups", found)
-        self._put("groups_left_out", max(len(listed) - GROUPS_SHOWN_MAX, 0))
+        return found

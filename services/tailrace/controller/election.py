@@ -19,19 +19,26 @@ is lost. But records that it had not yet synced are gone from it, and if it lead
 have them. Were it to append others in their place in the same epoch, nobody could tell them apart.
 So such a leader goes on in a new epoch only (`leader_lost_records`).
 
+Of several in sync the first replica leads, which is meant to; without it, whoever leads the fewest
+partitions (`led`): the replicas of a broker that is gone lie in the same order on its neighbours,
+and the first of them would get all that it led.
+
 Invariant: a change of leader raises the leader epoch; a leader is a member of its ISR; ISR and ELR
 have no member in common; there is an ELR only while the ISR is smaller than `min_insync`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from tailrace.meta.keys import NO_BROKER, PartitionState
 from tailrace.model import BrokerId, LeaderEpoch
+
+NOBODY_LEADS: Final[Mapping[BrokerId, int]] = MappingProxyType({})
 
 
 class UncleanRecovery(Enum):
@@ -88,15 +95,17 @@ def next_state(
     unclean: UncleanRecovery,
     controller_epoch: int,
     leader_lost_records: bool = False,
+    led: Mapping[BrokerId, int] = NOBODY_LEADS,
 ) -> Outcome | None:
     """What the partition should become now that the brokers are as they are; None: as it is.
 
     Removes members that are gone or lost their tail, moves leadership away from leaders that are
     gone or draining, and gives an offline partition a leader as soon as one is eligible.
     `leader_lost_records`: of its epoch, though none that are committed: it needs a new one.
+    `led`: how many partitions each broker leads by now.
     """
     standing = _standing(state, brokers, min(min_insync, len(replicas)))
-    choice = _choose(state, replicas, standing, brokers, unclean)
+    choice = _choose(state, replicas, standing, brokers, unclean, led)
     isr, elr = standing
     if choice.leader != NO_BROKER and choice.leader not in isr:
         # From the ELR, or by unclean recovery: it alone is in sync with itself.
@@ -189,6 +198,7 @@ def first_state(
     *,
     min_insync: int,
     controller_epoch: int,
+    led: Mapping[BrokerId, int] = NOBODY_LEADS,
 ) -> Outcome:
     """The state of a partition that was just made: all replicas hold all there is, nothing.
 
@@ -209,6 +219,7 @@ def first_state(
         min_insync=min_insync,
         unclean=UncleanRecovery.REFUSE,
         controller_epoch=controller_epoch,
+        led=led,
     )
     if outcome is None:
         return Outcome(state=new)
@@ -247,6 +258,7 @@ def _choose(
     standing: _Standing,
     brokers: Brokers,
     unclean: UncleanRecovery,
+    led: Mapping[BrokerId, int],
 ) -> _Choice:
     present = state.leader in standing.isr and brokers.is_present(state.leader)
     draining = state.leader in brokers.draining
@@ -258,7 +270,8 @@ def _choose(
         return _Choice(state.leader, _notes(state.leader, state, replicas, brokers))
     eligible = isr or _electable(replicas, standing.elr, brokers)
     if eligible:
-        return _Choice(eligible[0], _notes(eligible[0], state, replicas, brokers))
+        leader = _least_loaded(eligible, replicas, brokers, led)
+        return _Choice(leader, _notes(leader, state, replicas, brokers))
     return _choose_unclean(state, replicas, standing, brokers, unclean)
 
 
@@ -268,6 +281,22 @@ def _electable(
     """Those who can lead, in the order of replicas, but those that drain at the end."""
     able = [each for each in replicas if each in members and brokers.can_be_elected(each)]
     return sorted(able, key=lambda each: each in brokers.draining)
+
+
+def _least_loaded(
+    eligible: Sequence[BrokerId],
+    replicas: Sequence[BrokerId],
+    brokers: Brokers,
+    led: Mapping[BrokerId, int],
+) -> BrokerId:
+    """The first replica if it is the best there is, else who leads least of those as good."""
+    best = eligible[0]
+    if best == replicas[0]:
+        return best
+    drains = best in brokers.draining
+    equals = [each for each in eligible if (each in brokers.draining) is drains]
+    # Of those who lead as many, the first in the order of replicas.
+    return min(equals, key=lambda each: led.get(each, 0))
 
 
 def _choose_unclean(

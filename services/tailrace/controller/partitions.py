@@ -10,6 +10,7 @@ taken out of every ISR and ELR that it cannot vouch for, and gets no orders.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Final, NamedTuple
@@ -103,7 +104,10 @@ def _topics(image: ClusterImage) -> Iterator[tuple[str, TopicRecord]]:
 def _changes(
     cases: Iterable[_Case], image: ClusterImage, facts: Facts, now_ms: int
 ) -> Iterator[StateChange]:
+    led: Counter[BrokerId] | None = None
     for case in cases:
+        # Mostly there is no case: then nobody counts.
+        led = _led(image) if led is None else led
         rules, brokers = case.view.rules, case.view.brokers
         if case.stored is None:
             made = first_state(
@@ -111,7 +115,9 @@ def _changes(
                 brokers,
                 min_insync=rules.min_insync,
                 controller_epoch=facts.term.epoch,
+                led=led,
             )
+            led[made.state.leader] += 1
             yield StateChange(case.partition, None, made, Cause("the topic was made", now_ms))
             continue
         outcome = next_state(
@@ -122,10 +128,20 @@ def _changes(
             unclean=rules.unclean,
             controller_epoch=facts.term.epoch,
             leader_lost_records=_lacks_records(image, case.stored),
+            led=led,
         )
         if outcome is not None:
+            led[case.stored.state.leader] -= 1
+            led[outcome.state.leader] += 1
             cause = _cause(case, case.stored.state, outcome, image, facts, now_ms)
             yield StateChange(case.partition, case.stored, outcome, cause)
+
+
+def _led(image: ClusterImage) -> Counter[BrokerId]:
+    """How many partitions each broker leads."""
+    return Counter(
+        stored.state.leader for states in image.states.values() for stored in states.values()
+    )
 
 
 def _lacks_records(image: ClusterImage, stored: StoredState) -> bool:

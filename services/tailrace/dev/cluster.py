@@ -39,7 +39,7 @@ from tailrace.dev.state import (
     load,
     save,
 )
-from tailrace.meta.embedded import EtcdConfig, EtcdFailed, find_etcd, start_etcd
+from tailrace.meta.embedded import EtcdConfig, EtcdFailed, EtcdSlow, find_etcd, start_etcd
 
 BROKERS: Final = 3
 CONTROLLERS: Final = 2
@@ -49,6 +49,7 @@ READY_TIMEOUT_MS: Final = 60_000
 STOP_TIMEOUT_MS: Final = 20_000
 KILL_TIMEOUT_MS: Final = 5_000
 POLL_MS: Final = 20
+_LONGER: Final = "on a slow machine `tailrace dev up --timeout SECONDS` waits longer"
 # How often ports that nobody asked for are chosen anew when another process takes one meanwhile.
 PORT_TRIES: Final = 3
 
@@ -73,6 +74,8 @@ class Plan:
     coordinator_settings: Mapping[str, str] = field(default_factory=dict)
     # False: etcd does not sync, and a power loss may cost the metadata; for tests.
     etcd_fsync: bool = True
+    # How long etcd, and then all others, may take.
+    ready_timeout_ms: int = READY_TIMEOUT_MS
 
 
 class _Counts(NamedTuple):
@@ -201,8 +204,10 @@ class DevCluster:
         save(self._folder, state)
         made = self._not_there_yet(state)
         try:
-            await self._start_all(missing, binary, fsync=plan.etcd_fsync)
-            await self._until_ready()
+            await self._start_all(
+                missing, binary, fsync=plan.etcd_fsync, timeout_ms=plan.ready_timeout_ms
+            )
+            await self._until_ready(plan.ready_timeout_ms)
         except BaseException:
             await self._stop([each.name for each in missing], grace_ms=0)
             # An etcd that was ended while it made its first entries never gets well again.
@@ -228,7 +233,7 @@ class DevCluster:
                     raise DevError(f"{name} is paused: `tailrace dev resume {name}` lets it go on")
                 raise DevError(f"{name} is running already; if it is stopping, try again soon")
             self._require_free([member])
-            await self._start_all([member], _etcd_binary(), fsync=True)
+            await self._start_all([member], _etcd_binary(), fsync=True, timeout_ms=READY_TIMEOUT_MS)
 
     def _planned(self, plan: Plan) -> ClusterState:
         """The cluster that is to be: the one that is there, grown or laid out anew."""
@@ -308,16 +313,20 @@ class DevCluster:
                         "end that process, or choose other ports with `up --port-base`"
                     )
 
-    async def _start_all(self, members: Sequence[Member], binary: Path, *, fsync: bool) -> None:
+    async def _start_all(
+        self, members: Sequence[Member], binary: Path, *, fsync: bool, timeout_ms: int
+    ) -> None:
         """Start all at once: brokers wait for controllers, and all of them for etcd."""
         for member in members:
             if member.role is not Role.ETCD:
                 self._started(member, self._spawn(member))
         for member in members:
             if member.role is Role.ETCD:
-                await self._start_etcd(member, binary, fsync=fsync)
+                await self._start_etcd(member, binary, fsync=fsync, timeout_ms=timeout_ms)
 
-    async def _start_etcd(self, member: Member, binary: Path, *, fsync: bool) -> None:
+    async def _start_etcd(
+        self, member: Member, binary: Path, *, fsync: bool, timeout_ms: int
+    ) -> None:
         config = EtcdConfig(
             folder=self._folder / Role.ETCD,
             binary=binary,
@@ -325,9 +334,12 @@ class DevCluster:
             client_port=member.port,
             peer_port=member.second_port,
             fsync=fsync,
+            start_timeout_ms=timeout_ms,
         )
         try:
             running = await start_etcd(config)
+        except EtcdSlow as error:
+            raise DevError(f"{error}; {_LONGER}") from error
         except EtcdFailed as error:
             raise DevError(str(error)) from error
         _CHILDREN.append(running)
@@ -357,10 +369,10 @@ class DevCluster:
         identity = identify(pid) or ProcessIdentity(pid, 0, "")
         save(self._folder, self.state.with_member(replace(member, identity=identity)))
 
-    async def _until_ready(self) -> None:
+    async def _until_ready(self, timeout_ms: int) -> None:
         """Wait until clients find all brokers, coordinators and a controller."""
         state = self.state
-        deadline_ms = self._clock.monotonic_ms() + READY_TIMEOUT_MS
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
         wanted = set(state.of(Role.BROKER, lambda each: each.number))
         coordinators = set(state.of(Role.COORDINATOR, lambda each: each.number))
         async with _Watcher(state.of(Role.BROKER, lambda each: each.address)) as watcher:
@@ -368,8 +380,8 @@ class DevCluster:
                 self._require_alive(state)
                 if self._clock.monotonic_ms() > deadline_ms:
                     raise DevError(
-                        f"the cluster was not ready within {READY_TIMEOUT_MS // 1000} s: "
-                        f"{watcher.problem} (logs in {self._folder / _LOGS})"
+                        f"the cluster was not ready within {timeout_ms / 1000:g} s: "
+                        f"{watcher.problem} (logs in {self._folder / _LOGS}); {_LONGER}"
                     )
                 await asyncio.sleep(POLL_MS / 1000)
 

@@ -38,6 +38,10 @@ class EtcdFailed(TailraceError):
     """There is no etcd to start, or it does not start."""
 
 
+class EtcdSlow(EtcdFailed):
+    """It runs and was not healthy in time: it may be so later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdConfig:
     """How to run one etcd of a single member. A port of 0 means: any free one."""
@@ -54,6 +58,7 @@ class EtcdConfig:
     fsync: bool = True
     # Keep the history of this long for watches.
     history_hours: int = 1
+    start_timeout_ms: int = START_TIMEOUT_MS
 
     @property
     def endpoint(self) -> str:
@@ -260,14 +265,15 @@ def _environment() -> dict[str, str]:
 async def _until_healthy(running: EtcdProcess) -> None:
     config = running.config
     loop = asyncio.get_running_loop()
-    end_s = loop.time() + START_TIMEOUT_MS / 1_000
+    end_s = loop.time() + config.start_timeout_ms / 1_000
     while loop.time() < end_s:
         if not running.is_running:
             raise EtcdFailed(f"etcd ended at once: {_how_it_ended(running)}")
         if await is_healthy(config.host, config.client_port):
             return
         await asyncio.sleep(_POLL_MS / 1_000)
-    raise EtcdFailed(f"etcd was not healthy in {START_TIMEOUT_MS} ms: {_last_words(config)}")
+    waited_s = config.start_timeout_ms / 1_000
+    raise EtcdSlow(f"etcd was not healthy within {waited_s:g} s: {_last_words(config)}")
 
 
 def _how_it_ended(running: EtcdProcess) -> str:

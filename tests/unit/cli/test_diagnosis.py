@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from tailrace.cli import diagnosis
-from tailrace.cli.diagnosis import CHECKS, ClusterFacts, Finding, Look, Severity, examine, worst
+from tailrace.cli.diagnosis import (
+    CHECKS,
+    CLOCK_MAX_MS,
+    ClusterFacts,
+    Finding,
+    Look,
+    Severity,
+    examine,
+    worst,
+)
 from tailrace.client.describing import describe_topic
 from tailrace.client.diagnosing import BrokerCondition
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
@@ -17,6 +26,7 @@ from tailrace.client.operations import BrokerState, FolderState
 from tailrace.errors import Unreachable
 
 NOW_MS = 1_000_000
+HOUR_MS = 3_600_000
 GIB = 1 << 30
 
 
@@ -167,22 +177,69 @@ def test_open_files() -> None:
     assert "1,024" in the_one(cluster(conditions=few), "files", Severity.WARNING).what
 
 
-def test_clocks_are_apart_only_by_what_is_sure() -> None:
-    def ahead(*ms: int, doubt_ms: int = 1) -> ClusterFacts:
-        told = {
-            n: condition(n, clock_ahead_ms=each, clock_doubt_ms=doubt_ms)
-            for n, each in enumerate(ms)
-        }
-        return cluster(conditions=told)
+def clocks(*ahead_ms: int, doubt_ms: int = 1) -> ClusterFacts:
+    """Brokers from 1 on whose clocks are so far ahead of ours."""
+    told = {
+        number: condition(number, clock_ahead_ms=each, clock_doubt_ms=doubt_ms)
+        for number, each in enumerate(ahead_ms, 1)
+    }
+    return cluster(conditions=told)
 
-    assert not wrong(ahead(-400, 0, 400))
-    assert not wrong(ahead(0, 0, 3_000, doubt_ms=1_500))
-    found = the_one(ahead(0, 0, 3_000), "clocks", Severity.WARNING)
-    assert "broker 2 is 3.0 s ahead of that of broker 0" in found.what
-    the_one(ahead(0, 90_000), "clocks", Severity.CRITICAL)
+
+def test_clocks_are_off_only_by_what_is_sure() -> None:
+    assert not wrong(clocks(-400, 0, 400))
+    assert not wrong(clocks(0, 0, 3_000, doubt_ms=2_000 + CLOCK_MAX_MS))
+    found = the_one(clocks(0, 0, 3_000), "clocks", Severity.WARNING)
+    assert found.what == (
+        "the clock of broker 3 is 3.0 s ahead of those of broker 1, broker 2, this machine, "
+        "which agree"
+    )
+    assert "timedatectl" in found.do
+    the_one(clocks(0, 90_000), "clocks", Severity.CRITICAL)
+
+
+def test_whose_clock_is_off_is_what_more_than_half_say() -> None:
+    # The one that is behind is named, not one of those that it is behind of.
+    behind = the_one(clocks(0, -HOUR_MS, 10), "clocks", Severity.CRITICAL)
+    assert behind.what.startswith("the clock of broker 2 is 3,600.0 s behind those of broker 1, ")
     # They agree with each other, and not with us.
-    assert "5.0 s behind" in the_one(ahead(5_000, 5_010), "clocks", Severity.WARNING).what
-    assert "5.0 s ahead of" in the_one(ahead(-5_000, -5_010), "clocks", Severity.WARNING).what
+    for ahead_ms, which in ((5_000, "5.0 s behind"), (-5_000, "5.0 s ahead of")):
+        found = the_one(clocks(ahead_ms, ahead_ms + 10), "clocks", Severity.WARNING)
+        assert found.what.startswith(f"the clock of this machine is {which} those of broker 1, ")
+        assert "run here" in found.do
+    # Ours is off, and that of a broker: both are told.
+    told = [each.what for each in wrong(clocks(HOUR_MS, HOUR_MS, HOUR_MS, 2 * HOUR_MS))]
+    assert ["this machine" in told[1], "broker 4 is 3,600.0 s ahead" in told[0]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity"),
+    [
+        # Two clocks, three that all differ, and two of three that may agree with either of two.
+        (clocks(3_000), Severity.WARNING),
+        (clocks(HOUR_MS, 2 * HOUR_MS), Severity.CRITICAL),
+        (
+            cluster(
+                conditions={
+                    1: condition(1, clock_ahead_ms=1_400, clock_doubt_ms=700),
+                    2: condition(2, clock_ahead_ms=3_000),
+                }
+            ),
+            Severity.WARNING,
+        ),
+    ],
+)
+def test_where_too_few_clocks_agree_nobody_is_blamed(
+    facts: ClusterFacts, severity: Severity
+) -> None:
+    found = the_one(facts, "clocks", severity)
+    assert "ahead of that of this machine" in found.what
+    assert "too few agree to say which is right" in found.what
+    assert "both machines" in found.do
+
+
+def test_without_an_answer_there_is_no_clock_to_compare() -> None:
+    assert not [each for each in wrong(cluster(conditions={})) if each.check == "clocks"]
 
 
 def test_of_what_is_wrong_with_a_partition_the_worst_is_told() -> None:

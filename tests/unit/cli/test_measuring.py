@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +16,10 @@ from typer.testing import CliRunner
 from simulation.model_cluster import ModelCluster
 from tailrace.cli import measuring
 from tailrace.cli.commands import app
-from tailrace.cli.measuring import Speed, sentence
+from tailrace.cli.connecting import connection
+from tailrace.cli.measuring import Load, Speed, _outcome, _produce, sentence
 from tailrace.client.background import background
+from tailrace.client.settings import ProducerSettings
 from tailrace.transport.grpc_network import GrpcNetwork
 
 
@@ -59,7 +65,7 @@ def cluster() -> Iterator[ModelCluster]:
         network = GrpcNetwork()
         found = ModelCluster(lambda _: network, address="127.0.0.1:0")
         await found.start()
-        for topic in ("records", "columns", "paced", "empty", "narrow"):
+        for topic in ("records", "columns", "paced", "empty", "narrow", "slow"):
             found.create(topic, 2)
         return found
 
@@ -102,6 +108,63 @@ def test_what_was_not_acknowledged_is_not_counted(cluster: ModelCluster, columns
     assert (told["records"], told["bytes"]) == (0, 0)
     assert done.exit_code == 1
     assert "3 records not acknowledged: BATCH_TOO_LARGE" in done.stderr
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110 - it is in another thread.
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_after_an_interrupt_what_is_under_way_is_waited_for_shortly(
+    cluster: ModelCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    again: bool,
+) -> None:
+    """It was seen through, for all of the two minutes that a record may take."""
+    monkeypatch.setattr(measuring, "INTERRUPTED_MS", 30_000 if again else 300)
+    to = connection(",".join(cluster.bootstrap), 20.0)
+    load = Load(topic="slow", records=1_000_000, size=10, rate=1_000)
+    began = sum(cluster.get("slow", each).end for each in range(2))
+    producing = asyncio.ensure_future(_produce(load, to, ProducerSettings(), as_json=True))
+
+    def written() -> int:
+        return sum(cluster.get("slow", each).end for each in range(2)) - began
+
+    await until(lambda: written() >= 100)
+    # From now on nobody says that they are written.
+    monkeypatch.setattr(cluster, "commit_lag_s", lambda: 3_600.0)
+    await asyncio.sleep(0.5)
+    interrupted_s = time.monotonic()
+    producing.cancel()
+    if again:
+        await asyncio.sleep(0.1)
+        producing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await producing
+    assert time.monotonic() - interrupted_s < 10
+    said = capsys.readouterr()
+    told = [json.loads(line) for line in said.out.splitlines()]
+    assert told[-1]["type"] == "summary"
+    first, last = said.err.splitlines()
+    assert "Ctrl-C once more leaves at once" in first
+    found = re.search(r"interrupted: ([\d,]+) records acknowledged, ([\d,]+) not known", last)
+    assert found, last
+    acknowledged, unknown = (int(each.replace(",", "")) for each in found.groups())
+    assert acknowledged == told[-1]["records"]
+    assert acknowledged >= 100
+    assert unknown >= 100
+
+
+def test_what_became_of_records_in_words() -> None:
+    assert _outcome(1, Counter()) == "1 record acknowledged"
+    failed = Counter({"CLIENT_CLOSED": 1_200, "BATCH_TOO_LARGE": 3})
+    assert _outcome(5, failed) == (
+        "5 records acknowledged, 1,200 not known: they may have been written or not, "
+        "3 not: BATCH_TOO_LARGE"
+    )
 
 
 def test_a_rate_is_kept(cluster: ModelCluster) -> None:

@@ -107,6 +107,63 @@ async def test_drills_come_from_their_file_as_it_is_now(tmp_path: Path) -> None:
         assert "--drills" in json.loads((await got(port, "/drills"))[1])["problem"]
 
 
+async def test_groups_are_looked_for_by_name() -> None:
+    async with serving() as (watcher, port):
+        status, body = await got(port, "/groups?search=bill")
+        assert (status, json.loads(body)) == (200, {"groups": [], "left_out": 0, "problem": ""})
+        assert watcher.parts["groups"] == "null"
+
+
+async def test_there_are_only_so_many_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "TAILS_MAX", 1)
+    monkeypatch.setattr(server, "BEAT_MS", 100)
+    async with serving() as (_, port):
+        reader, writer = await opened(port, "/tail?topic=t")
+        await event(reader)
+        status, body = await got(port, "/tail?topic=t")
+        assert status == 503
+        assert b"1 tails are read" in body
+        assert (await got(port, "/"))[0] == 200
+        # Its place is free again when it is gone.
+        writer.close()
+        async with asyncio.timeout(20):
+            while True:
+                reader, writer = await opened(port, "/tail?topic=t")
+                is_taken = b" 200 " in await reader.readline()
+                writer.close()
+                if is_taken:
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def test_what_a_browser_does_not_take_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed instead of cut, the connection would hold it for as long as the browser likes."""
+    monkeypatch.setattr(server, "STALL_MS", 200)
+    piece = "x" * (8 << 20)
+    async with serving() as (watcher, port):
+        watcher._put("story", piece)
+        deaf = socket.create_connection(("127.0.0.1", port))
+        deaf.sendall(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        await asyncio.sleep(1)
+        # Meanwhile others are served.
+        assert (await got(port, "/"))[0] == 200
+        taken = await asyncio.to_thread(_taken, deaf)
+        assert taken < len(piece)
+
+
+def _taken(sock: socket.socket) -> int:
+    """All that still comes, until the other side has ended."""
+    sock.settimeout(20)
+    taken = 0
+    with sock:
+        try:
+            while data := sock.recv(1 << 20):
+                taken += len(data)
+        except ConnectionResetError:
+            pass
+    return taken
+
+
 async def test_there_are_only_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
     monkeypatch.setattr(server, "BEAT_MS", 100)

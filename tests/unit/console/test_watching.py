@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 from tailrace.client.group_admin import GroupDescription, GroupListing
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
-from tailrace.console.watching import EXPLAINED, GROUPS_SHOWN_MAX, PARTS, Watcher
+from tailrace.console.watching import (
+    EXPLAINED,
+    GROUPS_FOUND_MAX,
+    GROUPS_SHOWN_MAX,
+    PARTS,
+    Watcher,
+)
 from tailrace.errors import GroupNotFound, RequestTimedOut
 from tailrace.meta.keys import LeaderChange
 from unit.client.test_operations import World, simulate
@@ -156,4 +163,56 @@ async def test_the_map_goes_on_while_nobody_says_why_and_all_is_told_later() -> 
     await until("groups_left_out", "7")
     admin.has_controller.set()
     await until("story", f'"count":{PARTITIONS}')
+    running.cancel()
+
+
+class Crowded(Scripted):
+    """Very many groups, of which the last by name has a member, and the seventh is deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = False
+
+    async def list_groups(self, *, timeout_ms: int) -> list[GroupListing]:
+        *others, last = await super().list_groups(timeout_ms=timeout_ms)
+        return [*others, replace(last, group="z-busy", state="Stable", members=1)]
+
+    async def describe_group(self, group: str, *, timeout_ms: int) -> GroupDescription:
+        if self.silent:
+            raise RequestTimedOut("no coordinator")
+        if group == "g7":
+            return await super().describe_group(group, timeout_ms=timeout_ms)
+        return GroupDescription(
+            group=group,
+            state="Empty",
+            kind="consumer",
+            protocol="",
+            generation=1,
+            coordinator_id=1,
+            members=(),
+            positions=(),
+        )
+
+
+async def test_of_too_many_groups_those_in_use_are_shown_and_all_others_can_be_found() -> None:
+    admin = Crowded()
+    watcher = Watcher(admin)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(watcher.run())
+    following = watcher.follow()
+    admin.lead(leader=1, epoch=0)
+    async with asyncio.timeout(20):
+        while watcher.parts["groups_left_out"] != "7":
+            await anext(following)
+    shown = [each["group"] for each in json.loads(watcher.parts["groups"])]
+    assert shown[0] == "z-busy"
+    last = f"g{GROUPS_SHOWN_MAX + 5}"
+    found = await watcher.find_groups(last.upper())
+    assert [each["group"] for each in found["groups"]] == [last]
+    many = await watcher.find_groups("g")
+    # One of the first was deleted meanwhile.
+    assert many["left_out"] == GROUPS_SHOWN_MAX + 6 - GROUPS_FOUND_MAX
+    assert len(many["groups"]) in {GROUPS_FOUND_MAX, GROUPS_FOUND_MAX - 1}
+    assert not (await watcher.find_groups("g7 nobody"))["groups"]
+    admin.silent = True
+    assert (await watcher.find_groups("g1"))["problem"] == "no coordinator"
     running.cancel()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.controller.election import (
+    NOBODY_LEADS,
     Brokers,
     Outcome,
     UncleanRecovery,
@@ -48,6 +51,7 @@ def decided(
     unclean: UncleanRecovery = REFUSE,
     replicas: Sequence[int] = (1, 2, 3),
     leader_lost_records: bool = False,
+    led: Mapping[BrokerId, int] = NOBODY_LEADS,
     **brokers: Sequence[int],
 ) -> Outcome | None:
     view: dict[str, Any] = {name: ids(*each) for name, each in brokers.items()}
@@ -59,6 +63,7 @@ def decided(
         unclean=unclean,
         controller_epoch=7,
         leader_lost_records=leader_lost_records,
+        led=led,
     )
 
 
@@ -264,6 +269,60 @@ def test_a_new_partition_can_be_led_by_one_that_lost_its_tail_of_others() -> Non
 # ------------------------------------------------------------------------------- against a model
 
 
+# ------------------------------------------------------------------------- who leads the fewest
+
+
+def test_of_those_in_sync_the_first_replica_leads_else_who_leads_the_fewest() -> None:
+    led = {BrokerId(1): 9, BrokerId(2): 5, BrokerId(3): 4}
+    # The first one is meant to lead, however much it leads.
+    assert changed(state(3, [1, 2, 3]), [1, 2], led=led).leader == 1
+    assert changed(state(1, [1, 2, 3]), [2, 3], led=led).leader == 3
+    # Of those who lead as many, and where nobody has counted, the next one.
+    assert changed(state(1, [1, 2, 3]), [2, 3], led={BrokerId(1): 9}).leader == 2
+    assert changed(state(1, [1, 2, 3]), [2, 3]).leader == 2
+    # Who shuts down leads only what nobody else can, however little it leads.
+    assert changed(state(1, [1, 2, 3]), [2, 3], draining=[3], led=led).leader == 2
+    # Nobody who is not in sync leads, however little it leads.
+    assert changed(state(1, [1, 2]), [2, 3], led=led).leader == 2
+
+
+BROKERS: Final = st.lists(st.sampled_from((1, 2, 3, 4, 5)), unique=True)
+
+
+@given(data=st.data())
+def test_how_much_brokers_lead_decides_only_between_those_who_are_as_good(
+    data: st.DataObject,
+) -> None:
+    replicas = data.draw(st.permutations((1, 2, 3, 4, 5)))
+    isr = data.draw(BROKERS.filter(bool))
+    elr = [each for each in data.draw(BROKERS) if each not in isr]
+    before = state(data.draw(st.sampled_from([*isr, -1])), isr, elr)
+    min_insync = data.draw(st.integers(1, 5))
+    brokers = {name: data.draw(BROKERS) for name in ("draining", "lost_tail", "spared")}
+    live = data.draw(BROKERS)
+    led = data.draw(st.dictionaries(st.sampled_from(ids(1, 2, 3, 4, 5)), st.integers(0, 9)))
+    given_all: dict[str, Any] = {"replicas": replicas, "min_insync": min_insync, **brokers}
+    found = decided(before, live, led=led, **given_all)
+    assert found == decided(before, live, led=led, **given_all)
+    plain = decided(before, live, **given_all)
+    if found is None or plain is None:
+        assert found is plain
+        return
+    new, old = found.state, plain.state
+    assert (new.leader_epoch, found.loss) == (old.leader_epoch, plain.loss)
+    assert (new.leader == -1) is (old.leader == -1)
+    assert {*new.isr, *new.elr} == {*old.isr, *old.elr} or new.elr == old.elr == ()
+    if new.leader != old.leader:
+        # Both may lead, and one of them is not preferred to the other by anything else.
+        both = {new.leader, old.leader}
+        assert replicas[0] not in both
+        assert both <= {*live} - {*brokers["lost_tail"]}
+        assert both <= {*isr} or both <= {*elr, *isr}
+        assert (new.leader in before.isr) is (old.leader in before.isr)
+        assert (new.leader in brokers["draining"]) is (old.leader in brokers["draining"])
+        assert led.get(new.leader, 0) < led.get(old.leader, 0)
+
+
 @dataclass
 class Replica:
     """A replica's log, as the epochs of its records, and how much of it is on the disk."""
@@ -401,6 +460,7 @@ class Model:
             min_insync=self.min_insync,
             unclean=REFUSE,
             controller_epoch=1,
+            led={each: self.rng.randrange(5) for each in self.replicas},
         )
         if outcome is not None:
             self.check(outcome)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.controller.changes import BYTES_PER_TXN, PARTITIONS_PER_TXN, read_history
 from tailrace.controller.facts import (
@@ -126,6 +129,44 @@ def test_a_decision_takes_the_first_of_many_leaders_before_followers() -> None:
     found = states_in(*transactions)
     assert len(found) == PARTITIONS_PER_DECISION
     assert all(epoch == 5 for _, epoch, _, _ in found.values())
+
+
+@given(
+    brokers=st.integers(2, 7),
+    factor=st.integers(2, 5),
+    partitions=st.integers(1, PARTITIONS_PER_DECISION),
+    victim=st.integers(0, 6),
+)
+def test_what_a_dead_broker_led_is_spread_over_its_neighbours(
+    brokers: int, factor: int, partitions: int, victim: int
+) -> None:
+    """Replica j of partition i is on broker i + j: the next one would get all of it."""
+    factor, victim = min(factor, brokers), victim % brokers
+    assignment = {
+        number: tuple(BrokerId((number + each) % brokers) for each in range(factor))
+        for number in range(partitions)
+    }
+    states = {number: state(isr[0], isr) for number, isr in assignment.items()}
+    alive = [live(each) for each in range(brokers) if each != victim]
+    picture = image(alive, states)
+    record = replace(picture.topics["t"].record, assignment=assignment)
+    picture = replace(picture, topics={"t": StoredTopic(record, 80)})
+    new = states_in(*decided(picture).transactions)
+    led = Counter(number % brokers for number in range(partitions))
+    for number in range(partitions):
+        found = new.get(state_key(TopicPartition("t", number)))
+        if number % brokers == victim:
+            assert found is not None
+            leader, epoch, isr, _ = found
+            assert epoch == 5
+            assert leader in isr
+            assert leader in assignment[number][1:]
+            led[leader] += 1
+        else:
+            # Who is there keeps what it leads.
+            assert found is None or found[0] == number % brokers
+    took = [led[(victim + each) % brokers] for each in range(1, factor)]
+    assert max(took) - min(took) <= 1
 
 
 def test_many_leaders_do_not_make_too_many_guards() -> None:
@@ -255,7 +296,8 @@ def test_f27_a_broker_with_a_slow_or_full_disk_leads_only_what_nobody_else_can()
     states = {0: state(1, [1, 2, 3]), 1: state(1, [1]), 2: state(2, [1, 2, 3])}
     unfit = {BrokerId(1): "/a is slow"}
     decision = decided(image(THREE, states), unfit=unfit)
-    assert states_in(*decision.transactions) == {KEY: (2, 5, (1, 2, 3), ())}
+    # Of those that are well it goes to the one that leads nothing yet.
+    assert states_in(*decision.transactions) == {KEY: (3, 5, (1, 2, 3), ())}
     candidates = history_in(decision.transactions[0]).changes[0].candidates
     assert candidates[0] == "1: in sync, its disk is slow or full"
     # When all are in trouble, nothing moves.

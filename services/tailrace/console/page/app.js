@@ -4,7 +4,9 @@
 const VIEWS = { map: "Map", topics: "Topics", groups: "Groups", tail: "Tail", failovers: "Failovers", drills: "Drills" };
 const TAIL_ROWS_MAX = 500;
 const RETRY_MS = 3000;
-const state = { cluster: null, groups: null, groups_left_out: 0, story: null, view: "map", tail: null, tailed: [] };
+const SEARCH_MS = 2000;
+const TYPING_MS = 300;
+const state = { cluster: null, groups: null, groups_left_out: 0, story: null, view: "map", tail: null, tailed: [], found: null, typing: 0, unfolded: new Set() };
 
 const at = (id) => document.getElementById(id);
 
@@ -73,7 +75,7 @@ function counted(cluster) {
   return tally;
 }
 
-function drawMap() {
+function drawTiles() {
   const cluster = state.cluster;
   const tally = counted(cluster);
   const away = cluster.brokers.filter((each) => !each.live);
@@ -89,6 +91,11 @@ function drawMap() {
     tile(number(cluster.shards_unowned), "shards without coordinator", cluster.shards_unowned ? "bad" : ""),
     tile(number(lag), `records behind, in ${number((state.groups || []).length)} groups${state.groups_left_out ? "; " + number(state.groups_left_out) + " more not asked" : ""}`),
   );
+}
+
+function drawMap() {
+  const cluster = state.cluster;
+  drawTiles();
   const strips = cluster.topics.map((topic) => strip(topic, cluster));
   const more = cluster.topics_left_out ? element("p", { class: "faint" }, `${number(cluster.topics_left_out)} more topics are not shown.`) : null;
   at("grid").replaceChildren(strips.length ? element("div", { class: "strips" }, ...strips) : element("p", { class: "empty" }, "There is no topic yet: tailrace topics create NAME"), ...(more ? [more] : []));
@@ -134,8 +141,29 @@ function drawTopics() {
   at("topics").replaceChildren(table(["Topic", "#Partitions", "#Replicas", "#Smallest ISR", "#Min ISR", "Health", "Settings"], rows, "There is no topic yet."));
 }
 
+// Far too many groups to show all: those that are looked for are asked for by name.
+async function findGroups() {
+  const search = at("groupsearch").value.trim();
+  if (!search) {
+    state.found = null;
+  } else {
+    try {
+      const found = await (await fetch(`groups?${new URLSearchParams({ search })}`)).json();
+      if (at("groupsearch").value.trim() !== search) return;
+      state.found = found;
+    } catch (error) {
+      state.found = { groups: [], left_out: 0, problem: `the console does not answer: ${error.message}` };
+    }
+  }
+  if (state.view === "groups") drawGroups();
+}
+
 function drawGroups() {
-  const groups = [...(state.groups || [])].sort((a, b) => b.lag_ms - a.lag_ms || b.lag - a.lag || a.group.localeCompare(b.group));
+  const shown = state.found ? state.found.groups : state.groups || [];
+  const more = state.found ? state.found.left_out : state.groups_left_out;
+  const which = state.found ? "more words find fewer" : "those with members first; search finds the others";
+  at("groupcount").textContent = (state.found && state.found.problem) || (more ? `${number(shown.length)} of ${number(shown.length + more)} groups, ${which}` : `${number(shown.length)} ${shown.length === 1 ? "group" : "groups"}`);
+  const groups = [...shown].sort((a, b) => b.lag_ms - a.lag_ms || b.lag - a.lag || a.group.localeCompare(b.group));
   const most = Math.max(1, ...groups.map((each) => each.lag));
   const rows = groups.map((each) => {
     const topics = each.topics.map((one) => `${one.topic} ${number(one.lag)}`).join(", ");
@@ -143,22 +171,40 @@ function drawGroups() {
     const stateClass = each.state === "Stable" ? "good" : each.state === "Empty" ? "faint" : "warn";
     return [each.group, each.kind, element("span", { class: stateClass }, each.state), number(each.members.length), number(each.lag), each.lag ? span(each.lag_ms) : "–", element("td", {}, bar), element("td", { class: "faint" }, topics)];
   });
-  at("groups").replaceChildren(table(["Group", "Kind", "State", "#Members", "#Records behind", "#Time behind", "", "Topics"], rows, "No group has committed anything yet."), ...(state.groups_left_out ? [element("p", { class: "faint" }, `${number(state.groups_left_out)} more groups are not shown: tailrace groups list has all.`)] : []));
+  at("grouprows").replaceChildren(table(["Group", "Kind", "State", "#Members", "#Records behind", "#Time behind", "", "Topics"], rows, state.found ? "No group has such a name." : "No group has committed anything yet."));
 }
 
 function drawFailovers() {
   const chapters = (state.story || []).map((each) => {
     const lost = each.moves.filter((move) => move.loss);
     const between = [...new Set(each.moves.map((move) => `${move.from < 0 ? "nobody" : "broker " + move.from} → ${move.to < 0 ? "nobody" : "broker " + move.to}`))];
-    const list = table(["Partition", "From", "To", "#Epoch", "Loss"], each.moves.map((move) => [move.partition, move.from < 0 ? "–" : move.from, move.to < 0 ? "–" : move.to, move.epoch, move.loss]), "");
     return element("article", { class: "chapter" + (lost.length ? " loss" : "") },
       element("time", {}, `${day(each.decided_ms)} ${clock(each.decided_ms)}`), ` · controller ${each.controller_id}, decided ${span(each.took_ms)} after it was noticed`,
       element("div", {}, element("strong", {}, each.cause)),
       element("div", {}, `${number(each.count)} ${each.count === 1 ? "partition" : "partitions"}: ${between.slice(0, 6).join(", ")}${between.length > 6 ? " …" : ""}`),
       lost.length ? element("div", { class: "bad" }, `records may be lost in ${lost.length}: ${lost[0].loss}`) : null,
-      element("details", {}, element("summary", {}, "which"), list, each.count > each.moves.length ? element("p", { class: "faint" }, `and ${number(each.count - each.moves.length)} more`) : null));
+      which(each));
   });
   at("failovers").replaceChildren(...(chapters.length ? chapters : [element("p", { class: "empty" }, "No leader has changed.")]));
+}
+
+// The partitions of a failover, drawn when they are asked for; what was unfolded stays so when news come.
+function which(chapter) {
+  const key = chapter.moves.length ? `${chapter.cause} ${chapter.moves[0].partition} ${chapter.moves[0].epoch}` : chapter.cause;
+  const made = element("details", { open: state.unfolded.has(key) ? "" : null }, element("summary", {}, "which"));
+  const fill = () => {
+    if (!made.open || made.childElementCount > 1) return;
+    const rows = chapter.moves.map((move) => [move.partition, move.from < 0 ? "–" : move.from, move.to < 0 ? "–" : move.to, move.epoch, move.loss]);
+    made.append(table(["Partition", "From", "To", "#Epoch", "Loss"], rows, ""));
+    if (chapter.count > rows.length) made.append(element("p", { class: "faint" }, `and ${number(chapter.count - rows.length)} more`));
+  };
+  made.addEventListener("toggle", () => {
+    if (made.open) state.unfolded.add(key);
+    else state.unfolded.delete(key);
+    fill();
+  });
+  fill();
+  return made;
 }
 
 function drawDrills() {
@@ -200,7 +246,7 @@ function follow(event) {
   });
   state.tail.addEventListener("trouble", (message) => { at("tailcount").textContent = JSON.parse(message.data); });
   // A browser tries again by itself when a stream breaks, and never after a refusal.
-  state.tail.onerror = () => { at("tailcount").textContent = state.tail && state.tail.readyState === EventSource.CLOSED ? "the console refused: is the topic still there?" : "the stream broke; trying again…"; };
+  state.tail.onerror = () => { at("tailcount").textContent = state.tail && state.tail.readyState === EventSource.CLOSED ? "the console refused: the topic is gone, or too many tails are open in other pages" : "the stream broke; trying again…"; };
   drawTail();
 }
 
@@ -211,6 +257,13 @@ function stopTail() {
 }
 
 const DRAW = { map: drawMap, topics: drawTopics, groups: drawGroups, failovers: drawFailovers, tail: drawTailTopics };
+// What is drawn anew when a part has come: no view that it says nothing to, and of the map no cell for the sake of groups.
+const NEWS = {
+  cluster: { map: drawMap, topics: drawTopics },
+  groups: { map: drawTiles, groups: drawGroups },
+  groups_left_out: { map: drawTiles, groups: drawGroups },
+  story: { failovers: drawFailovers },
+};
 
 function draw() {
   if (!state.cluster) return;
@@ -238,11 +291,13 @@ function listen() {
     // After a refusal (too many pages) the browser itself would not.
     if (events.readyState === EventSource.CLOSED) setTimeout(listen, RETRY_MS);
   };
-  for (const part of ["cluster", "groups", "groups_left_out", "story"]) {
+  for (const part of Object.keys(NEWS)) {
     events.addEventListener(part, (message) => {
       state[part] = JSON.parse(message.data);
       if (part === "cluster" && state.cluster) at("state").textContent = `${state.cluster.cluster_id.slice(0, 8)} · revision ${number(state.cluster.revision)}`;
-      draw();
+      if (!state.cluster) return;
+      if (part === "cluster") drawTailTopics();
+      if (NEWS[part][state.view]) NEWS[part][state.view]();
     });
   }
   events.addEventListener("trouble", (message) => {
@@ -267,6 +322,9 @@ at("tabs").append(...Object.entries(VIEWS).map(([name, title]) => {
   tab.addEventListener("click", () => { location.hash = name; });
   return tab;
 }));
+at("groupsearch").addEventListener("input", () => { clearTimeout(state.typing); state.typing = setTimeout(findGroups, TYPING_MS); });
+at("groupform").addEventListener("submit", (event) => { event.preventDefault(); findGroups(); });
+setInterval(() => { if (state.view === "groups" && state.found) findGroups(); }, SEARCH_MS);
 at("tailform").addEventListener("submit", follow);
 at("tailstop").addEventListener("click", stopTail);
 addEventListener("hashchange", () => show(location.hash.slice(1)));
