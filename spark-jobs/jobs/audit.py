@@ -103,4 +103,4 @@ def compared(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(main, interrupted="interrupted; nothing was compared")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
+from io import StringIO, TextIOWrapper
 from pathlib import Path
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tailrace_spark import register
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 JAVA_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 20
 POLL_S: Final = 1
+# How long the last line of a job waits for its JVM: to be silent, and to end.
+SILENCE_TIMEOUT_S: Final = 2
+JVM_END_TIMEOUT_S: Final = 10
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -32,9 +40,13 @@ _VERSION: Final = re.compile(r'version "(\d+)')
 # Spark wraps an error of ours into its own, with tracebacks and plans around it.
 _OURS: Final = re.compile(r"^\s*(?:[\w.]+: )?tailrace(?:_spark)?(?:\.\w+)+: (.+)$", re.MULTILINE)
 
+# They tell of an error in a query as a line of JSON with all of Java's traceback in it.
+_SPARK_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
 FAILED: Final = 2
 """The exit code of a job that could not do what it should; 1 is that of an audit that differs."""
 INTERRUPTED: Final = 130
+GOES_ON: Final = "interrupted; the same command goes on"
 
 
 class JavaMissing(Exception):
@@ -113,12 +125,16 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if is_plain else super()._get_help_string(action)
 
 
-def run_job(main: Callable[[], int]) -> NoReturn:
+def run_job(main: Callable[[], int], *, interrupted: str = GOES_ON) -> NoReturn:
     """End the process with a job's exit code; an error is told in a sentence, the last line."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Progress is of use while there is some, in a pipe and in the log of a pod too.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         code, why = main(), ""
     except KeyboardInterrupt:
-        code, why = INTERRUPTED, "interrupted; the same command goes on"
+        _ignore_interrupts()
+        code, why = INTERRUPTED, interrupted
     except SystemExit as ended:
         if not isinstance(ended.code, str):
             raise
@@ -128,8 +144,67 @@ def run_job(main: Callable[[], int]) -> NoReturn:
             traceback.print_exc()
         code, why = FAILED, sentence(error)
     if why:
+        _end_spark()
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
     sys.exit(code)
+
+
+def _end_spark() -> None:
+    """Wait for the end of Spark's JVM: what it says must not follow our last line."""
+    from pyspark import SparkContext  # noqa: PLC0415 - Spark is heavy.
+
+    context: Any = SparkContext._active_spark_context
+    gateway: Any = SparkContext._gateway
+    # Nor what py4j and Spark's own threads here say when the JVM goes.
+    logging.disable(logging.CRITICAL)
+    with redirect_stderr(StringIO()):
+        if context is not None:
+            # On a connection of its own, as every thread has: ours may be in the middle of a call.
+            silencing = Thread(target=_silence, args=(context,), daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_TIMEOUT_S)
+        started = getattr(gateway, "proc", None)
+        if started is not None:
+            # The JVM ends with its input, and stops all of Spark before.
+            started.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(JVM_END_TIMEOUT_S)
+
+
+def _silence(context: Any) -> None:
+    # It may be gone already.
+    with suppress(Exception):
+        context.setLogLevel("OFF")
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait, and make it an ordinary one.
+
+    One in the middle of the start of Spark leaves its JVM behind, for ever. And Spark's own handler
+    calls the JVM, within a call of the JVM more often than not: that ends in tracebacks.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _interrupt(*_: object) -> None:
+    # Py4j tells of an interrupted call with its traceback.
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
+
+
+def _ignore_interrupts() -> None:
+    """Whoever presses it twice gets the same last line, a little later."""
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def sentence(error: Exception) -> str:
@@ -150,10 +225,13 @@ def job_session(name: str, options: argparse.Namespace) -> SparkSession:
             sys.exit(f"--conf {each}: give it as KEY=VALUE")
         config[key] = value
     try:
-        spark = session(name, master=options.master, config=quiet(config))
+        with _interrupts_later():
+            spark = session(name, master=options.master, config=quiet(config))
     except JavaMissing as error:
         sys.exit(str(error))
     spark.sparkContext.setLogLevel("ERROR")
+    for each in _SPARK_LOGGERS:
+        logging.getLogger(each).setLevel(logging.CRITICAL)
     return spark
 
 

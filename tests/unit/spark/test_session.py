@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
+from tailrace_spark import session
 from tailrace_spark.session import (
     JAVA_OPTIONS,
     JavaMissing,
@@ -18,6 +25,15 @@ from tailrace_spark.session import (
     run_job,
     sentence,
 )
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A job ends its process: it leaves neither Ctrl-C nor logging as they were."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+    logging.disable(logging.NOTSET)
 
 
 def _java(folder: Path, says: str) -> dict[str, str]:
@@ -148,3 +164,54 @@ def test_help_tells_defaults_where_there_are_some() -> None:
     shown = parser.format_help()
     assert "rows (default: 7)" in shown
     assert shown.count("default") == 1
+
+
+def test_ctrl_c_waits_for_the_start_of_spark_and_is_an_ordinary_one_then() -> None:
+    """In the middle of it, the JVM would stay for ever."""
+    done: list[str] = []
+
+    def start() -> None:
+        with session._interrupts_later():
+            # As Spark does: its handler calls the JVM.
+            signal.signal(signal.SIGINT, lambda *_: done.append("spark's handler"))
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+class _Jvm:
+    """Speaks until its input ends."""
+
+    def __init__(self, said: list[str], *, hangs: bool = False) -> None:
+        self.stdin = SimpleNamespace(close=lambda: said.append("input closed"))
+        self._said = said
+        self._hangs = hangs
+
+    def wait(self, timeout: float) -> int:
+        sys.stderr.write("Exception occurred during processing of request\n")
+        if self._hangs:
+            raise session.subprocess.TimeoutExpired("java", timeout)
+        self._said.append("ended")
+        return 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_nothing_follows_the_last_line_of_a_job(
+    hangs: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    context = SimpleNamespace(setLogLevel=said.append)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=_Jvm(said, hangs=hangs)))
+    with pytest.raises(SystemExit):
+        run_job(_fails(KeyboardInterrupt()), interrupted="interrupted; nothing was compared")
+    assert said == ["OFF", "input closed", *([] if hangs else ["ended"])]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("interrupted; nothing was compared")
+    # Pressed once more while that goes on, it changes nothing.
+    signal.raise_signal(signal.SIGINT)
