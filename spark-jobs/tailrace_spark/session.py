@@ -117,6 +117,14 @@ def job_parser(what: str) -> argparse.ArgumentParser:
     return parser
 
 
+def count(text: str) -> int:
+    """The type of an option that is a number of something: one at least."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few, it must be 1 or more")
+    return number
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Tells defaults where there is one."""
 

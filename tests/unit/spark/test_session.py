@@ -17,6 +17,7 @@ from tailrace_spark import session
 from tailrace_spark.session import (
     JAVA_OPTIONS,
     JavaMissing,
+    count,
     job_parser,
     job_session,
     progress_line,
@@ -215,3 +216,13 @@ def test_nothing_follows_the_last_line_of_a_job(
     assert line.endswith("interrupted; nothing was compared")
     # Pressed once more while that goes on, it changes nothing.
     signal.raise_signal(signal.SIGINT)
+
+
+def test_a_number_of_things_is_one_at_least(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = job_parser("x")
+    parser.add_argument("--range", type=count)
+    assert parser.parse_args(["--bootstrap", "a:1", "--range", "7"]).range == 7
+    for wrong, told in (("0", "0 is too few, it must be 1 or more"), ("x", "invalid count value")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--bootstrap", "a:1", "--range", wrong])
+        assert f"--range: {told}" in capsys.readouterr().err
