@@ -47,6 +47,7 @@ FAILED: Final = 2
 """The exit code of a job that could not do what it should; 1 is that of an audit that differs."""
 INTERRUPTED: Final = 130
 GOES_ON: Final = "interrupted; the same command goes on"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class JavaMissing(Exception):
@@ -140,9 +141,10 @@ def run_job(main: Callable[[], int], *, interrupted: str = GOES_ON) -> NoReturn:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         code, why = main(), ""
-    except KeyboardInterrupt:
-        _ignore_interrupts()
-        code, why = INTERRUPTED, interrupted
+    except KeyboardInterrupt as signalled:
+        _ignore_signals()
+        code = signalled.args[0] if signalled.args else INTERRUPTED
+        why = interrupted
     except SystemExit as ended:
         if not isinstance(ended.code, str):
             raise
@@ -199,20 +201,23 @@ def _interrupts_later() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _interrupt)
+        for each in _SIGNALS:
+            signal.signal(each, _interrupt)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, _: object) -> None:
     # Py4j tells of an interrupted call with its traceback.
     logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
+    # As shells tell of it: 130 for Ctrl-C, 143 for SIGTERM.
+    raise KeyboardInterrupt(128 + number)
 
 
-def _ignore_interrupts() -> None:
+def _ignore_signals() -> None:
     """Whoever presses it twice gets the same last line, a little later."""
     if current_thread() is main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
 
 
 def sentence(error: Exception) -> str:

@@ -31,9 +31,10 @@ from tailrace_spark.session import (
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """A job ends its process: it leaves neither Ctrl-C nor logging as they were."""
-    handler = signal.getsignal(signal.SIGINT)
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, handler)
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
     logging.disable(logging.NOTSET)
 
 
@@ -136,6 +137,7 @@ def _fails(error: BaseException) -> Any:
         (_fails(OSError(WRAPPED)), 2, "no broker of 127.0.0.1:1 answered\n"),
         (_fails(SystemExit("no Java")), 2, ": no Java\n"),
         (_fails(KeyboardInterrupt()), 130, "interrupted; the same command goes on\n"),
+        (_fails(KeyboardInterrupt(143)), 143, "interrupted; the same command goes on\n"),
     ],
 )
 def test_a_job_ends_with_a_code_and_a_sentence(
@@ -181,8 +183,10 @@ def test_ctrl_c_waits_for_the_start_of_spark_and_is_an_ordinary_one_then() -> No
     with pytest.raises(KeyboardInterrupt):
         start()
     assert done == ["started"]
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+    for each, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with pytest.raises(KeyboardInterrupt) as told:
+            signal.raise_signal(each)
+        assert told.value.args == (code,)
 
 
 class _Jvm:
