@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,7 +201,7 @@ class _Jvm:
     def wait(self, timeout: float) -> int:
         sys.stderr.write("Exception occurred during processing of request\n")
         if self._hangs:
-            raise session.subprocess.TimeoutExpired("java", timeout)
+            raise subprocess.TimeoutExpired("java", timeout)
         self._said.append("ended")
         return 0
 
