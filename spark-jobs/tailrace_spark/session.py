@@ -40,6 +40,9 @@ _VERSION: Final = re.compile(r'version "(\d+)')
 # Spark wraps an error of ours into its own, with tracebacks and plans around it.
 _OURS: Final = re.compile(r"^\s*(?:[\w.]+: )?tailrace(?:_spark)?(?:\.\w+)+: (.+)$", re.MULTILINE)
 
+# What py4j makes of an exception that Spark does not know how to translate.
+_JAVAS: Final = re.compile(r"\AAn error occurred while calling .*\n: ([\w.$]+)(?:: (.*))?")
+
 # They tell of an error in a query as a line of JSON with all of Java's traceback in it.
 _SPARK_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
@@ -225,6 +228,8 @@ def sentence(error: Exception) -> str:
     text = str(error).strip()
     if ours := _OURS.findall(text):
         return str(ours[-1])
+    if java := _JAVAS.search(text):
+        return java[2] or java[1]
     first = text.splitlines()[0].strip() if text else ""
     return first or type(error).__name__
 
