@@ -118,10 +118,10 @@ Current State: INITIALIZING
             "[PATH_NOT_FOUND] Path does not exist: file:/x.",
         ),
         (
-            "An error occurred while calling o58.start.\n: java.lang.E: Both use x\n\tat y",
+            "An error occurred while calling o5.start.\n: java.lang.E: Both use x\n\tat y",
             "Both use x",
         ),
-        ("An error occurred while calling o58.start.\n: java.lang.E\n\tat y", "java.lang.E"),
+        ("An error occurred while calling o5.start.\n: java.lang.E\n\tat y", "java.lang.E"),
         ("", "OSError"),
     ],
 )
