@@ -1,7 +1,7 @@
 """Spark looks for modules named `pyspark_*` and registers what they call `DefaultSource`.
 
 So where Tailrace is installed, `format("tailrace")` works without a line of configuration. Filters
-are pushed down only after `tailrace_spark.register(spark)`, which also allows Spark to do so.
+are pushed down only after `tailrace_spark.register(spark, push_filters=True)`.
 """
 
 from __future__ import annotations

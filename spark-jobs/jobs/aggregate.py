@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace_spark.session import follow, job_parser, job_session, run_job
+from tailrace_spark.session import count, follow, job_parser, job_session, run_job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mode", choices=["update", "append"], default="update")
     parser.add_argument("--checkpoint", required=True, help="where Spark keeps its position")
     parser.add_argument("--starting", default="earliest", help="where to begin the first time")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a batch at most")
+    parser.add_argument("--rows", type=count, default=1_000_000, help="rows of a batch at most")
     parser.add_argument("--follow", default="", help='go on, a batch each "1 second" or so')
     parser.add_argument("--until-file", default="", help="with --follow: stop when it is there")
     parser.add_argument("--show", type=int, default=0, help="print so many results at the end")

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import follow, job_parser, job_session, run_job
+from tailrace_spark.session import count, follow, job_parser, job_session, run_job
 
 INTENT = "_compacting/intent.json"
 MERGED = "_compacting/merged"
@@ -29,9 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--path", required=True, help="the folder of the archive")
     parser.add_argument("--checkpoint", required=True, help="where Spark keeps its position")
     parser.add_argument("--starting", default="earliest", help="where to begin the first time")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of a batch at most")
+    parser.add_argument("--rows", type=count, default=5_000_000, help="rows of a batch at most")
     parser.add_argument("--follow", default="", help='go on, a batch each "1 minute" or so')
-    parser.add_argument("--merge", type=int, default=8, help="merge so many small folders of a day")
+    parser.add_argument(
+        "--merge", type=count, default=8, help="merge so many small folders of a day"
+    )
     parser.add_argument("--reader-name", default="archive", help="under which lag is shown")
     options = parser.parse_args(arguments)
     if bool(options.topics) == bool(options.pattern):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import job_parser, job_session, run_job
+from tailrace_spark.session import count, job_parser, job_session, run_job
 
 SAME, DIFFERENT = 0, 1
 FIGURES = ("records", "keys", "key_sum", "checksum")
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--archive", default="", help="the folder of an archive, or:")
     parser.add_argument("--mirror-topic", default="", help="another topic")
     parser.add_argument("--mirror-bootstrap", default="", help="in another cluster")
-    parser.add_argument("--range", type=int, default=100_000, help="offsets of one range")
+    parser.add_argument("--range", type=count, default=100_000, help="offsets of one range")
     parser.add_argument("--by", choices=["range", "partition", "topic"], default="range")
     parser.add_argument(
         "--until", choices=["latest", "archived"], default="latest", help="compare up to where"
@@ -103,4 +103,4 @@ def compared(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(main, interrupted="interrupted; nothing was compared")

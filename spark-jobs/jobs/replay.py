@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it.
 
-from tailrace_spark.session import job_parser, job_session, run_job
+from tailrace_spark.session import count, job_parser, job_session, run_job
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--topic", required=True, help="the archived topic")
     parser.add_argument("--to", required=True, help="the topic to write to")
     parser.add_argument("--name", required=True, help="of this replay: the same one resumes it")
-    parser.add_argument("--range", type=int, default=1_000_000, help="offsets of one step")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks of a step; fixed for a name")
+    parser.add_argument("--range", type=count, default=1_000_000, help="offsets of one step")
+    parser.add_argument("--tasks", type=count, default=8, help="tasks of a step; fixed for a name")
     parser.add_argument("--from-time", default="", help='only records from "2024-01-01" on')
     parser.add_argument("--to-time", default="", help="only records before")
     parser.add_argument("--keep-partitions", action="store_true", help="else by key, as new ones")

@@ -23,9 +23,23 @@ SPARK_TYPES: Final = {
 
 HEADERS: Final = "headers"
 
+COLUMNS: Final = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+}
+"""What a sink takes, and the Spark types of each; only `value` must be there."""
+
 
 class WrongSchema(ValueError):
     """A schema that the source cannot fill."""
+
+
+class WrongRows(ValueError):
+    """Rows that cannot be written as they are; the message names the column."""
 
 
 @dataclass(frozen=True, slots=True)

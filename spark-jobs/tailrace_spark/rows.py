@@ -18,22 +18,9 @@ import pyarrow.compute as pc
 from tailrace.client.partitioner import by_key
 from tailrace.model import TopicPartition
 from tailrace.record.view import Record
-
-COLUMNS: Final = {
-    "key": ("binary", "string"),
-    "value": ("binary", "string"),
-    "headers": ("array<struct<key:string,value:binary>>",),
-    "topic": ("string",),
-    "partition": ("int",),
-    "timestamp": ("timestamp",),
-}
-"""What a sink takes, and the Spark types of each; only `value` must be there."""
+from tailrace_spark.layout import WrongRows
 
 DIGEST_BYTES: Final = 16
-
-
-class WrongRows(ValueError):
-    """Rows that cannot be written as they are; the message names the column."""
 
 
 class Piece(NamedTuple):

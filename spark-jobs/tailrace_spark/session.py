@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, suppress
+from io import StringIO, TextIOWrapper
 from pathlib import Path
+from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tailrace_spark import register
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 JAVA_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 20
 POLL_S: Final = 1
+# How long the last line of a job waits for its JVM: to be silent, and to end.
+SILENCE_TIMEOUT_S: Final = 2
+JVM_END_TIMEOUT_S: Final = 10
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -32,9 +40,17 @@ _VERSION: Final = re.compile(r'version "(\d+)')
 # Spark wraps an error of ours into its own, with tracebacks and plans around it.
 _OURS: Final = re.compile(r"^\s*(?:[\w.]+: )?tailrace(?:_spark)?(?:\.\w+)+: (.+)$", re.MULTILINE)
 
+# What py4j makes of an exception that Spark does not know how to translate.
+_JAVAS: Final = re.compile(r"\AAn error occurred while calling .*\n: ([\w.$]+)(?:: (.*))?")
+
+# They tell of an error in a query as a line of JSON with all of Java's traceback in it.
+_SPARK_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
 FAILED: Final = 2
 """The exit code of a job that could not do what it should; 1 is that of an audit that differs."""
 INTERRUPTED: Final = 130
+GOES_ON: Final = "interrupted; the same command goes on"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class JavaMissing(Exception):
@@ -105,6 +121,14 @@ def job_parser(what: str) -> argparse.ArgumentParser:
     return parser
 
 
+def count(text: str) -> int:
+    """The type of an option that is a number of something: one at least."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few, it must be 1 or more")
+    return number
+
+
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Tells defaults where there is one."""
 
@@ -113,12 +137,17 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if is_plain else super()._get_help_string(action)
 
 
-def run_job(main: Callable[[], int]) -> NoReturn:
+def run_job(main: Callable[[], int], *, interrupted: str = GOES_ON) -> NoReturn:
     """End the process with a job's exit code; an error is told in a sentence, the last line."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Progress is of use while there is some, in a pipe and in the log of a pod too.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         code, why = main(), ""
-    except KeyboardInterrupt:
-        code, why = INTERRUPTED, "interrupted; the same command goes on"
+    except KeyboardInterrupt as signalled:
+        _ignore_signals()
+        code = signalled.args[0] if signalled.args else INTERRUPTED
+        why = interrupted
     except SystemExit as ended:
         if not isinstance(ended.code, str):
             raise
@@ -128,8 +157,70 @@ def run_job(main: Callable[[], int]) -> NoReturn:
             traceback.print_exc()
         code, why = FAILED, sentence(error)
     if why:
+        _end_spark()
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
     sys.exit(code)
+
+
+def _end_spark() -> None:
+    """Wait for the end of Spark's JVM: what it says must not follow our last line."""
+    from pyspark import SparkContext  # noqa: PLC0415 - Spark is heavy.
+
+    context: Any = SparkContext._active_spark_context
+    gateway: Any = SparkContext._gateway
+    # Nor what py4j and Spark's own threads here say when the JVM goes.
+    logging.disable(logging.CRITICAL)
+    with redirect_stderr(StringIO()):
+        if context is not None:
+            # On a connection of its own, as every thread has: ours may be in the middle of a call.
+            silencing = Thread(target=_silence, args=(context,), daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_TIMEOUT_S)
+        started = getattr(gateway, "proc", None)
+        if started is not None:
+            # The JVM ends with its input, and stops all of Spark before.
+            started.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(JVM_END_TIMEOUT_S)
+
+
+def _silence(context: Any) -> None:
+    # It may be gone already.
+    with suppress(Exception):
+        context.setLogLevel("OFF")
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait, and make it an ordinary one.
+
+    One in the middle of the start of Spark leaves its JVM behind, for ever. And Spark's own handler
+    calls the JVM, within a call of the JVM more often than not: that ends in tracebacks.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for each in _SIGNALS:
+            signal.signal(each, _interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _interrupt(number: int, _: object) -> None:
+    # Py4j tells of an interrupted call with its traceback.
+    logging.disable(logging.CRITICAL)
+    # As shells tell of it: 130 for Ctrl-C, 143 for SIGTERM.
+    raise KeyboardInterrupt(128 + number)
+
+
+def _ignore_signals() -> None:
+    """Whoever presses it twice gets the same last line, a little later."""
+    if current_thread() is main_thread():
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
 
 
 def sentence(error: Exception) -> str:
@@ -137,6 +228,8 @@ def sentence(error: Exception) -> str:
     text = str(error).strip()
     if ours := _OURS.findall(text):
         return str(ours[-1])
+    if java := _JAVAS.search(text):
+        return java[2] or java[1]
     first = text.splitlines()[0].strip() if text else ""
     return first or type(error).__name__
 
@@ -150,10 +243,13 @@ def job_session(name: str, options: argparse.Namespace) -> SparkSession:
             sys.exit(f"--conf {each}: give it as KEY=VALUE")
         config[key] = value
     try:
-        spark = session(name, master=options.master, config=quiet(config))
+        with _interrupts_later():
+            spark = session(name, master=options.master, config=quiet(config))
     except JavaMissing as error:
         sys.exit(str(error))
     spark.sparkContext.setLogLevel("ERROR")
+    for each in _SPARK_LOGGERS:
+        logging.getLogger(each).setLevel(logging.CRITICAL)
     return spark
 
 

@@ -3,6 +3,9 @@
 The identity of a task (see `writing`) comes from Spark: query, micro-batch and task for a stream;
 for a batch job a name of its own, or the options producerName and producerBatch, with which a job
 that is run again goes on where it was.
+
+The driver starts processes that only make a writer and commit, two for each batch that is written.
+What writes is imported where that is done: with Arrow and the clients it takes 300 ms.
 """
 
 from __future__ import annotations
@@ -10,10 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -22,10 +24,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace_spark.cluster import cluster_for
+from tailrace_spark.layout import COLUMNS, WrongRows
 from tailrace_spark.options import InvalidOption, WriteOptions
-from tailrace_spark.rows import COLUMNS, WrongRows
-from tailrace_spark.writing import TaskIdentity, TaskWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tailrace_spark.writing import TaskIdentity
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -83,6 +88,8 @@ class TailraceWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override]  # As Spark's own classes for Arrow do.
         self, iterator: Iterator[pa.RecordBatch]
     ) -> RowsWritten:
+        from tailrace_spark.writing import TaskIdentity  # noqa: PLC0415 - see above.
+
         context = _context()
         identity = TaskIdentity(
             f"spark-batch/{self._name}", self._options.producer_batch, context.partitionId()
@@ -113,6 +120,8 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override]  # As Spark's own classes for Arrow do.
         self, iterator: Iterator[pa.RecordBatch]
     ) -> RowsWritten:
+        from tailrace_spark.writing import TaskIdentity  # noqa: PLC0415 - see above.
+
         context = _context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
@@ -131,6 +140,9 @@ def write_rows(
     identity: TaskIdentity,
 ) -> RowsWritten:
     """All rows of one task."""
+    from tailrace_spark.cluster import cluster_for  # noqa: PLC0415 - see above.
+    from tailrace_spark.writing import TaskWriter  # noqa: PLC0415 - see above.
+
     cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
     writer = TaskWriter(cluster, identity, options, timed=layout.is_timed)
     try:

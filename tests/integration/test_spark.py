@@ -102,6 +102,82 @@ def test_batch_and_stream_read_what_was_written(
     assert rows.where("timestamp > '2200-01-01'").count() == 0
 
 
+def test_a_filter_bounds_no_other_use_of_the_same_rows(
+    dev: DevCluster, spark: SparkSession
+) -> None:
+    """Spark 4.2 plans a Python source once for all uses of a DataFrame: bounds would stay in it."""
+    topic = Topic(dev)
+    topic.fill(600)
+    rows = topic.read(spark)
+    few = rows.where("partition = 0 and offset < 5")
+    assert few.count() == 5
+    assert rows.count() == 600
+    assert few.union(rows).count() == 605
+    few.createOrReplaceTempView("few_of_it")
+    rows.createOrReplaceTempView("all_of_it")
+    told = spark.sql("select (select count(*) from few_of_it) + count(*) as n from all_of_it")
+    assert [each["n"] for each in told.collect()] == [605]
+    # What came since the first use is for those who load again.
+    topic.fill(50, first=600)
+    assert (rows.count(), topic.read(spark).count()) == (600, 650)
+
+
+def test_a_batch_that_is_read_and_written_more_than_once(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """In one foreachBatch: the same rows each time, and under one name they are written once."""
+    source, target = Topic(dev), Topic(dev)
+    source.fill(1_000)
+    counts: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        counts.append(rows.count())
+        source.fill(10, first=1_000 + 10 * batch)
+        for _ in range(2):
+            writing = rows.select("key", "value").write.format("tailrace").mode("append")
+            writing = writing.option("bootstrap.servers", target.bootstrap)
+            writing = writing.option("topic", target.name).option("producerBatch", batch)
+            writing.option("producerName", target.name).save()
+
+    stream = source.stream(spark, maxOffsetsPerTrigger="600").writeStream.foreachBatch(write)
+    stream = stream.option("checkpointLocation", str(tmp_path))
+    assert stream.trigger(availableNow=True).start().awaitTermination(600)
+    assert counts == [600, 400]
+    assert target.numbers(spark) == list(range(1_000))
+
+
+def test_partitions_that_are_added_to_what_a_query_reads(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """They are read from their start, by a query that runs, that goes on, and by AvailableNow."""
+    source, target = Topic(dev, partitions=2), Topic(dev)
+    source.fill(200)
+    rows = source.stream(spark, maxOffsetsPerTrigger="97").select("key", "value")
+
+    def add(partitions: int, first: int) -> None:
+        with Admin(source.bootstrap) as admin:
+            admin.add_partitions(source.name, partitions)
+        with Producer(source.bootstrap) as producer:
+            values = pa.array([b"%d" % each for each in range(first, first + 100)], pa.binary())
+            table = pa.table({"value": values})
+            producer.send_batch(source.name, table, partition=partitions - 1).result(60)
+
+    query = _copy(rows, target, tmp_path, processingTime="0 seconds")
+    query.processAllAvailable()
+    add(4, 200)
+    query.processAllAvailable()
+    assert target.numbers(spark) == list(range(300))
+    query.stop()
+    add(5, 300)
+    assert _copy(rows, target, tmp_path).awaitTermination(600)
+    assert target.numbers(spark) == list(range(400))
+    query = _copy(rows, target, tmp_path, processingTime="0 seconds")
+    add(6, 400)
+    query.processAllAvailable()
+    query.stop()
+    assert target.numbers(spark) == list(range(500))
+
+
 def test_odd_records(dev: DevCluster, spark: SparkSession) -> None:
     """Null keys and values, headers, empty partitions, 10 MB, topics by column, out and in."""
     topic = Topic(dev, partitions=4, max_message_bytes=str(2 * VALUE_BYTES))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tailrace.client.asking import Call
 from tailrace.client.describing import (
@@ -19,13 +19,6 @@ from tailrace.client.describing import (
     TopicDescription,
     describe_cluster,
     describe_topic,
-)
-from tailrace.client.group_admin import (
-    GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    PositionReset,
-    ResetTo,
 )
 from tailrace.client.metadata import ClusterPicture, topic_picture
 from tailrace.client.operations import Operations
@@ -37,7 +30,6 @@ from tailrace.errors import (
     UnknownTopic,
     Unreachable,
 )
-from tailrace.meta.keys import LeaderChange, SettingsChange
 from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.wire import (
@@ -48,6 +40,16 @@ from tailrace.transport.wire import (
     to_partition,
 )
 from tailrace.v1 import broker_pb2, controller_pb2
+
+if TYPE_CHECKING:
+    from tailrace.client.group_admin import (
+        GroupAdmin,
+        GroupDescription,
+        GroupListing,
+        PositionReset,
+        ResetTo,
+    )
+    from tailrace.meta.keys import LeaderChange, SettingsChange
 
 # How long a deletion is waited for: a broker that hangs holds it up until its lease ends.
 DELETED_WAIT_MS: Final = 2_000
@@ -288,6 +290,8 @@ class AdminCore(Operations):
 
     @property
     def _groups(self) -> GroupAdmin:
+        from tailrace.client.group_admin import GroupAdmin  # noqa: PLC0415 - most never ask.
+
         return GroupAdmin(
             self._metadata,
             network=self._network,

@@ -2,6 +2,9 @@
 
 Messages are mutable and know no invariants, so they end here: what comes off the wire becomes a
 frozen value, or InvalidRequest when it cannot be one. Nothing is known here of who sends what.
+
+What the store holds is imported where it is made: a client, which every Python process of Spark's
+starts with, waits 25 ms for it and never meets it.
 """
 
 from __future__ import annotations
@@ -9,21 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import InvalidRequest, TailraceError, error_for
-from tailrace.meta.keys import (
-    NO_BROKER,
-    BrokerRegistration,
-    ControllerRecord,
-    CoordinatorRegistration,
-    LeaderChange,
-    SettingsChange,
-)
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition, topic_name_problem
 from tailrace.transport.addresses import join_address
 from tailrace.transport.envelopes import PARTITIONS_KNOWN_MAX, Named
 from tailrace.v1 import common_pb2, control_pb2, controller_pb2
+
+if TYPE_CHECKING:
+    from tailrace.meta.keys import (
+        BrokerRegistration,
+        ControllerRecord,
+        CoordinatorRegistration,
+        LeaderChange,
+        SettingsChange,
+    )
 
 _PREFIX: Final = "ERROR_CODE_"
 _NO_ERROR: Final = common_pb2.ERROR_CODE_UNSPECIFIED
@@ -113,6 +117,11 @@ def endpoint_of(
     record: BrokerRegistration | ControllerRecord | CoordinatorRegistration,
 ) -> Endpoint:
     """Where the process of a stored record can be reached."""
+    from tailrace.meta.keys import (  # noqa: PLC0415 - see above.
+        ControllerRecord,
+        CoordinatorRegistration,
+    )
+
     if isinstance(record, CoordinatorRegistration):
         return Endpoint(record.coordinator_id, record.host, record.port)
     if isinstance(record, ControllerRecord):
@@ -228,6 +237,8 @@ def to_change(change: LeaderChange) -> controller_pb2.LeaderChange:
 
 
 def from_change(message: controller_pb2.LeaderChange) -> LeaderChange:
+    from tailrace.meta.keys import LeaderChange  # noqa: PLC0415 - see above.
+
     return LeaderChange(
         decided_ms=message.decided_ms,
         cause=message.cause,
@@ -254,6 +265,8 @@ def to_settings_change(change: SettingsChange) -> controller_pb2.SettingsChange:
 
 
 def from_settings_change(message: controller_pb2.SettingsChange) -> SettingsChange:
+    from tailrace.meta.keys import SettingsChange  # noqa: PLC0415 - see above.
+
     return SettingsChange(
         decided_ms=message.decided_ms,
         set=dict(sorted(message.set.items())),
@@ -267,6 +280,8 @@ def _brokers(ids: Iterable[int]) -> tuple[BrokerId, ...]:
 
 
 def _order_problem(order: PartitionOrder) -> str | None:
+    from tailrace.meta.keys import NO_BROKER  # noqa: PLC0415 - see above.
+
     if not order.topic_id:
         return "it names no topic id"
     if order.leader_epoch < 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,24 @@ def test_a_fork_gets_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other is not mine
     monkeypatch.undo()
     assert cluster_for("127.0.0.1:1", timeout_ms=5) not in {mine, other}
+
+
+def test_a_process_that_only_plans_imports_no_more_than_it_needs() -> None:
+    """Spark starts one for each streaming query, and everybody waits for it."""
+    needless = (
+        "grpc",
+        "tailrace.client.consumer",
+        "tailrace.client.group_admin",
+        "tailrace.client.producer",
+        "tailrace.meta.keys",
+        "tailrace.transport.http2.server",
+        "tailrace_spark.writing",
+    )
+    code = (
+        "import sys, tailrace_spark.source, tailrace_spark.cluster; "
+        f"print([each for each in {needless!r} if each in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "[]"

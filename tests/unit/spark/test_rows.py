@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.record.view import Record
-from tailrace_spark.rows import Ledger, Placement, WrongRows
+from tailrace_spark.layout import WrongRows
+from tailrace_spark.rows import Ledger, Placement
 
 SIZES = {"t": 3, "u": 2}
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))

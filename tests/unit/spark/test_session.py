@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
+from tailrace_spark import session
 from tailrace_spark.session import (
     JAVA_OPTIONS,
     JavaMissing,
+    count,
     job_parser,
     job_session,
     progress_line,
@@ -18,6 +27,16 @@ from tailrace_spark.session import (
     run_job,
     sentence,
 )
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """A job ends its process: it leaves neither Ctrl-C nor logging as they were."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+    logging.disable(logging.NOTSET)
 
 
 def _java(folder: Path, says: str) -> dict[str, str]:
@@ -98,6 +117,11 @@ Current State: INITIALIZING
             "[PATH_NOT_FOUND] Path does not exist: file:/x.\nmore",
             "[PATH_NOT_FOUND] Path does not exist: file:/x.",
         ),
+        (
+            "An error occurred while calling o5.start.\n: java.lang.E: Both use x\n\tat y",
+            "Both use x",
+        ),
+        ("An error occurred while calling o5.start.\n: java.lang.E\n\tat y", "java.lang.E"),
         ("", "OSError"),
     ],
 )
@@ -119,6 +143,7 @@ def _fails(error: BaseException) -> Any:
         (_fails(OSError(WRAPPED)), 2, "no broker of 127.0.0.1:1 answered\n"),
         (_fails(SystemExit("no Java")), 2, ": no Java\n"),
         (_fails(KeyboardInterrupt()), 130, "interrupted; the same command goes on\n"),
+        (_fails(KeyboardInterrupt(143)), 143, "interrupted; the same command goes on\n"),
     ],
 )
 def test_a_job_ends_with_a_code_and_a_sentence(
@@ -148,3 +173,66 @@ def test_help_tells_defaults_where_there_are_some() -> None:
     shown = parser.format_help()
     assert "rows (default: 7)" in shown
     assert shown.count("default") == 1
+
+
+def test_ctrl_c_waits_for_the_start_of_spark_and_is_an_ordinary_one_then() -> None:
+    """In the middle of it, the JVM would stay for ever."""
+    done: list[str] = []
+
+    def start() -> None:
+        with session._interrupts_later():
+            # As Spark does: its handler calls the JVM.
+            signal.signal(signal.SIGINT, lambda *_: done.append("spark's handler"))
+            signal.raise_signal(signal.SIGINT)
+            done.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+    for each, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with pytest.raises(KeyboardInterrupt) as told:
+            signal.raise_signal(each)
+        assert told.value.args == (code,)
+
+
+class _Jvm:
+    """Speaks until its input ends."""
+
+    def __init__(self, said: list[str], *, hangs: bool = False) -> None:
+        self.stdin = SimpleNamespace(close=lambda: said.append("input closed"))
+        self._said = said
+        self._hangs = hangs
+
+    def wait(self, timeout: float) -> int:
+        sys.stderr.write("Exception occurred during processing of request\n")
+        if self._hangs:
+            raise subprocess.TimeoutExpired("java", timeout)
+        self._said.append("ended")
+        return 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_nothing_follows_the_last_line_of_a_job(
+    hangs: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    context = SimpleNamespace(setLogLevel=said.append)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=_Jvm(said, hangs=hangs)))
+    with pytest.raises(SystemExit):
+        run_job(_fails(KeyboardInterrupt()), interrupted="interrupted; nothing was compared")
+    assert said == ["OFF", "input closed", *([] if hangs else ["ended"])]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("interrupted; nothing was compared")
+    # Pressed once more while that goes on, it changes nothing.
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_a_number_of_things_is_one_at_least(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = job_parser("x")
+    parser.add_argument("--range", type=count)
+    assert parser.parse_args(["--bootstrap", "a:1", "--range", "7"]).range == 7
+    for wrong, told in (("0", "0 is too few, it must be 1 or more"), ("x", "invalid count value")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--bootstrap", "a:1", "--range", wrong])
+        assert f"--range: {told}" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
+from tailrace_spark.layout import WrongRows
 from tailrace_spark.options import InvalidOption, WriteOptions
-from tailrace_spark.rows import WrongRows
 from tailrace_spark.sink import TailraceWriter, sink_layout
 from tailrace_spark.source import TailraceSource
 from unit.spark.conftest import Model, struct
@@ -100,3 +102,16 @@ def test_outside_of_a_task_nothing_is_written(model: Model) -> None:
     writer: Any = _source(model).streamWriter(struct(value="binary"), False)
     with pytest.raises(RuntimeError, match="in a task of Spark"):
         writer.write(_batches(b"a"))
+
+
+def test_a_process_that_only_makes_a_writer_or_commits_imports_nothing_that_writes() -> None:
+    """Spark starts two of them for each batch that is written, and the batch waits for them."""
+    needless = ("grpc", "pyarrow", "tailrace.client", "tailrace_spark.cluster")
+    code = (
+        "import sys, tailrace_spark.source, tailrace_spark.sink; "
+        f"print([each for each in {needless!r} if each in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "[]"

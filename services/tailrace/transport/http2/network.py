@@ -7,14 +7,16 @@ long for a small one (docs/adr/0025-own-http2.md). Both sides understand any oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.transport.addresses import split_address
 from tailrace.transport.http2.client import Http2Channel, SharedConnection
-from tailrace.transport.http2.server import Http2Server
-from tailrace.transport.limits import ServerLimits
 from tailrace.transport.probing import probe
 from tailrace.transport.rpc import Handler, Method, Probe
+
+if TYPE_CHECKING:
+    from tailrace.transport.http2.server import Http2Server
+    from tailrace.transport.limits import ServerLimits
 
 
 class Http2Network:
@@ -42,6 +44,8 @@ class Http2Network:
     async def serve(
         self, address: str, handlers: Mapping[Method[Any, Any], Handler]
     ) -> Http2Server:
+        from tailrace.transport.http2.server import Http2Server  # noqa: PLC0415 - not for clients.
+
         server = Http2Server(handlers, self._limits)
         await server.start(address)
         self._servers.append(server)
