@@ -111,10 +111,7 @@ def test_topics_drills_jobs_and_monitoring() -> None:
     assert job["mainApplicationFile"] == "local:///opt/tailrace/jobs/aggregate.py"
     assert job["arguments"][:2] == ["--bootstrap", "demo-bootstrap.prod.svc:9092"]
     assert job["executor"]["instances"] == 2
-    assert job["sparkConf"] == {
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.python.filterPushdown.enabled": "true",
-    }
+    assert job["sparkConf"] == {"spark.sql.shuffle.partitions": "4"}
     claim = objects[
         "PersistentVolumeClaim", job["volumes"][0]["persistentVolumeClaim"]["claimName"]
     ]

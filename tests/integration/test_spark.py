@@ -7,6 +7,8 @@ import importlib.util
 import json
 import re
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -369,13 +371,16 @@ def test_a_leader_dies_in_the_middle(dev: DevCluster, spark: SparkSession, tmp_p
         asyncio.run(dev.start(f"broker-{leader}"))
 
 
-def _job(name: str) -> Any:
-    """The main function of a job, run in the session of the tests."""
+def _job(name: str, **constants: Any) -> Any:
+    """The main function of a job, run in the session of the tests, maybe with other limits."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "spark-jobs" / "jobs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    for key, value in constants.items():
+        assert hasattr(module, key)
+        setattr(module, key, value)
 
     def run(topic: Topic, *arguments: str) -> int:
         return int(module.main(["--bootstrap", topic.bootstrap, *arguments]))
@@ -424,6 +429,41 @@ def test_archive_audit_and_replay(
     assert audit(source, *mirror) == 0
     assert replay(source, *replayed, "--range", "400", "--tasks", "2") == 0
     assert capsys.readouterr().out.endswith("; nothing is new\n")
+
+
+@pytest.mark.by_hand
+def test_one_job_at_a_time_merges_an_archive(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of two that finished one merge at once, one could delete what the other had put in place."""
+    source, folder = Topic(dev), tmp_path / "archive"
+    source.fill(3_000)
+    arguments = ["--topics", source.name, "--path", str(folder)]
+    arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows", "1000", "--merge", "3"]
+    lock = folder / "_compacting" / "lock"
+    lock.parent.mkdir(parents=True)
+    # Of a job elsewhere that lives: nothing is merged, all is archived.
+    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "id": "a"}))
+    assert _job("archive")(source, *arguments) == 0
+    (batches,) = (folder / f"topic={source.name}").iterdir()
+    assert [each.name.count("-") for each in sorted(batches.iterdir())] == [1, 1, 1]
+    assert lock.exists()
+    # It died in the middle of a merge: that is finished when it has said nothing for long enough.
+    (lock.parent / "intent.json").write_text(json.dumps({"target": "none", "sources": []}))
+    source.fill(10, first=3_000)
+    assert _job("archive", LOCK_DEAD_S=0.0)(source, *arguments) == 0
+    assert [each.name.count("-") for each in batches.iterdir()] == [2]
+    assert not list(lock.parent.glob("lock*"))
+    assert not (lock.parent / "intent.json").exists()
+    compare = ["--topic", source.name, "--archive", str(folder)]
+    assert _job("audit")(source, *compare) == 0
+    # One that died on this host is known to be dead at once.
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    lock.write_text(json.dumps({"host": socket.gethostname(), "pid": gone.pid, "id": "b"}))
+    (lock.parent / "intent.json").write_text(json.dumps({"target": "none", "sources": []}))
+    assert _job("archive")(source, *arguments) == 0
+    assert not (lock.parent / "intent.json").exists()
 
 
 @pytest.mark.by_hand

@@ -41,7 +41,7 @@ from tailrace.client.serializers import Serializer, from_bytes_like, serializer_
 from tailrace.client.settings import ProducerOptions, ProducerSettings
 from tailrace.client.tables import Columns
 from tailrace.client.trouble import because
-from tailrace.clock import SystemClock
+from tailrace.clock import NS_IN_MS, wall_ns
 from tailrace.errors import BufferFull, ClientClosed, RequestTimedOut, TailraceError
 from tailrace.meta.keys import LeaderChange
 from tailrace.metrics.values import ProducerCounts
@@ -78,7 +78,6 @@ class Producer:
         self._trouble = self._producer.trouble
         self._checked: object = self
         self.client_id = self._settings.client_id
-        self._wall_ms = SystemClock().wall_ms
         self._lifetime = Lifetime("producer")
         self._background = background()
         self._inbox_bytes_max = min(INBOX_BYTES_MAX, self._settings.buffer_memory)
@@ -125,36 +124,57 @@ class Producer:
         if topic is not self._checked or partition is not None or timestamp_ms is not None:
             check_place(topic, partition, timestamp_ms)
             self._checked = topic
-        if not (self._is_plain and type(value) is bytes and key is None):
+        if type(value) is not bytes or key is not None or not self._is_plain:
             value, key = self._value(value), self._key(key)
-        time_ms = self._wall_ms() if timestamp_ms is None else timestamp_ms
-        if headers or callback or not (key is None is partition and type(value) is bytes):
-            pairs = header_pairs(headers) if headers else None
-            run = Run(topic, place=(value, key, pairs, partition), callback=callback)
-            size = record_size(value, key, pairs)
-        else:
-            run = None
-            size = RECORD_OVERHEAD_BYTES + len(value)
+            if key is not None or type(value) is not bytes:
+                return self._send_alone(
+                    topic, (value, key, headers, partition), timestamp_ms, callback
+                )
+        if headers or callback or partition is not None:
+            return self._send_alone(
+                topic, (value, None, headers, partition), timestamp_ms, callback
+            )
+        size = RECORD_OVERHEAD_BYTES + len(value)
         with self._lock:
             if self._inbox_bytes + size > self._inbox_bytes_max and self._inbox:
                 self._wait_for_room(size)
-            if run is None:
-                run = self._run
-                if run is None or run.topic is not topic or len(run.times) >= RUN_RECORDS_MAX:
-                    run = self._run = Run(topic)
-                    self._inbox.append(run)
-            else:
-                self._run = None
-                self._inbox.append(run)
-            number = len(run.times)
-            run.times.append(time_ms)
-            if run.place is None:
-                run.values.append(value)
             self._inbox_bytes += size
+            run = self._run
+            if run is None or run.topic is not topic or len(run.values) >= RUN_RECORDS_MAX:
+                run = self._run = Run(topic)
+                self._inbox.append(run)
+            values = run.values
+            number = len(values)
+            run.times.append(wall_ns() // NS_IN_MS if timestamp_ms is None else timestamp_ms)
+            values.append(value)
             is_pumping, self._is_pumping = self._is_pumping, True
         if not is_pumping:
             self._background.loop.call_soon_threadsafe(self._start_pump)
         return DeliveryFuture(run, number, self._shared)
+
+    def _send_alone(
+        self,
+        topic: str,
+        place: tuple[Any, Any, Headers | None, int | None],
+        timestamp_ms: int | None,
+        callback: Callback | None,
+    ) -> DeliveryFuture:
+        """Hand over a record (value, key, headers, partition) that others cannot join."""
+        value, key, headers, partition = place
+        pairs = header_pairs(headers) if headers else None
+        run = Run(topic, place=(value, key, pairs, partition), callback=callback)
+        run.times.append(wall_ns() // NS_IN_MS if timestamp_ms is None else timestamp_ms)
+        size = record_size(value, key, pairs)
+        with self._lock:
+            if self._inbox_bytes + size > self._inbox_bytes_max and self._inbox:
+                self._wait_for_room(size)
+            self._inbox_bytes += size
+            self._run = None
+            self._inbox.append(run)
+            is_pumping, self._is_pumping = self._is_pumping, True
+        if not is_pumping:
+            self._background.loop.call_soon_threadsafe(self._start_pump)
+        return DeliveryFuture(run, 0, self._shared)
 
     def send_batch(
         self,
