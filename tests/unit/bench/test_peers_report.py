@@ -6,6 +6,7 @@ import pytest
 
 from bench.figures import Spread
 from bench.peers.report import (
+    AHEAD_MAX,
     GOALS_PLOT,
     figures_table,
     goal_lines,
@@ -124,6 +125,14 @@ def test_the_plot_of_goals_points_to_the_right_whichever_way_is_better(results: 
     idle, send, _ = drawn["panels"][0]["bars"]
     assert idle["value"] == pytest.approx(0.35 / 0.15)
     assert (send["low"], send["value"], send["high"], send["ours"]) == (0.25, 0.5, 0.75, False)
+
+
+def test_who_waits_for_nothing_at_all_does_not_flatten_the_other_bars() -> None:
+    idle = {"tailrace": {"resident_mib": [0.0]}, "Kafka": {"resident_mib": [400.0]}}
+    measured = {IDLE.name: Measured("2026-01-02", "0.1 0.1 0.1", idle)}
+    none = Results(workloads=measured)
+    drawn = next(each for each in plots(none) if each["file"] == GOALS_PLOT)
+    assert drawn["panels"][0]["bars"][0]["value"] == AHEAD_MAX
 
 
 def test_nothing_measured_is_a_report_too() -> None:
