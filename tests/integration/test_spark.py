@@ -452,7 +452,7 @@ def test_one_job_at_a_time_merges_an_archive(
     (lock.parent / "intent.json").write_text(json.dumps({"target": "none", "sources": []}))
     source.fill(10, first=3_000)
     assert _job("archive", LOCK_DEAD_S=0.0)(source, *arguments) == 0
-    assert [each.name.count("-") for each in batches.iterdir()] == [2]
+    assert sorted(each.name.count("-") for each in batches.iterdir()) == [1, 2]
     assert not list(lock.parent.glob("lock*"))
     assert not (lock.parent / "intent.json").exists()
     compare = ["--topic", source.name, "--archive", str(folder)]
