@@ -36,6 +36,13 @@ SUSPECT_MS: Final = 1_500
 
 GATHER_MS: Final = 5
 """While a request is on its way, batches that are not full go with the answer, or after this."""
+GATHER_MAX_MS: Final = 100
+"""A busy broker takes long to answer: so long they wait then, but no longer than this.
+
+Records over hundreds of partitions would go in batches of one or two each, and keep it busy."""
+
+# The mean of their times follows so many answers.
+ANSWERS_REMEMBERED: Final = 8
 
 # The broker is told to answer a little before the client gives up.
 ANSWER_MARGIN_MS: Final = 1_000
@@ -118,6 +125,9 @@ class Sender:
         self._known: _ProduceStream | None = None
         self._requests: dict[int, Request] = {}
         self._last_sent_ms = 0
+        self._gather_ms = GATHER_MS
+        # How long the broker takes to answer: a mean that follows the last ones.
+        self._answer_ms = 0.0
         # The broker said that we are above our quota.
         self._throttled_until_ms = 0
         self._is_throttled = False
@@ -155,7 +165,7 @@ class Sender:
         At once when nothing is on its way. Else what gathers goes when the answer comes, or a
         little later: one slow partition must not hold up the others.
         """
-        return self._last_sent_ms + GATHER_MS if self._requests else 0
+        return self._last_sent_ms + self._gather_ms if self._requests else 0
 
     def hurry(self) -> None:
         """There is reason to believe that the broker can be reached: do not wait to try again."""
@@ -274,6 +284,7 @@ class Sender:
                 self._is_throttled = response.throttle_ms > 0
                 now_ms = self._clock.monotonic_ms()
                 self._counts.answered(now_ms - request.sent_ms, is_throttled=self._is_throttled)
+                self._took(now_ms - request.sent_ms)
                 if self._is_throttled:
                     self._throttled_until_ms = now_ms + response.throttle_ms
                 self.take(request, response)
@@ -283,6 +294,10 @@ class Sender:
             self._note(error)
         finally:
             self.wake.set()
+
+    def _took(self, answer_ms: int) -> None:
+        self._answer_ms += (answer_ms - self._answer_ms) / ANSWERS_REMEMBERED
+        self._gather_ms = min(max(int(self._answer_ms), GATHER_MS), GATHER_MAX_MS)
 
     def take(self, request: Request, response: pb.ProduceResponse) -> None:
         """Tell the producer what the broker answered."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from simulation.model_cluster import Fate
 from tailrace.client.accumulator import Accumulator, Pending
 from tailrace.client.delivery import BatchOutcome
-from tailrace.client.sender import GATHER_MS, SUSPECT_MS, Sender, Sent
+from tailrace.client.sender import GATHER_MAX_MS, GATHER_MS, SUSPECT_MS, Sender, Sent
 from tailrace.client.settings import ProducerSettings
 from tailrace.errors import RequestTimedOut, TailraceError
 from tailrace.metrics.values import ProducerCounts
@@ -81,6 +83,29 @@ def test_requests_go_out_in_order_and_no_more_than_allowed(simulate: Any) -> Non
         assert port.sender.gathers_until_ms() <= world.clock.monotonic_ms() + GATHER_MS
         await asyncio.sleep(2)
         assert port.offsets == [0, 1, 2]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(("lag_s", "gather_ms"), [(0.0, 5), (0.04, 40), (0.5, 100)])
+def test_the_longer_a_broker_takes_the_more_gathers(
+    simulate: Any, lag_s: float, gather_ms: int
+) -> None:
+    """Over hundreds of partitions a busy broker got batches of a record or two each."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t")
+        world.cluster.commit_lag_s = lambda: lag_s
+        port = Port(world, max_in_flight_requests_per_connection=1)
+        for _ in range(40):
+            port.put(1)
+            await asyncio.sleep(lag_s + 0.05)
+        world.cluster.commit_lag_s = lambda: 1.0
+        port.put(1)
+        await asyncio.sleep(0.01)
+        waits_ms = port.sender.gathers_until_ms() - world.clock.monotonic_ms() + 10
+        assert GATHER_MS <= waits_ms <= GATHER_MAX_MS
+        assert waits_ms == pytest.approx(gather_ms, abs=10)
 
     simulate(main)
 
