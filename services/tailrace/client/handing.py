@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from tailrace.client.background import Background
@@ -79,7 +78,11 @@ class Run:
         return None
 
     def when_placed(self, told: Callable[[], object]) -> None:
-        """In the loop: call it when more is known."""
+        """Have the loop call it when more is known.
+
+        Who asks from another thread looks again after that: what `_note` has put in its place
+        before it looked for those who wait is found then.
+        """
         self._waiting.append(told)
 
     def _note(self, placed: Placed) -> None:
@@ -146,18 +149,22 @@ class DeliveryFuture:
     def _wait(self, timeout: float | None) -> None:
         background = self._shared.background
         background.check_not_inside()
-        ended: Future[None] = Future()
+        # Locked until the fate is known: this is what a future is made of, without the rest of it.
+        ended = Lock()
+        ended.acquire()
 
         def tell() -> None:
-            if not ended.done():
-                ended.set_result(None)
+            if ended.locked():
+                ended.release()
 
-        background.loop.call_soon_threadsafe(self._when_done, tell)
-        try:
-            ended.result(timeout)
-        except FutureTimeout:
+        # The loop has yet to take the run, most likely, and calls this when it does. If it has
+        # taken it by now it may not have seen this, and is told.
+        self._run.when_placed(lambda: self._when_done(tell))
+        if self._run.find(self._number) is not None:
+            background.loop.call_soon_threadsafe(self._when_done, tell)
+        if not ended.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             why = because(self._shared.why())
-            raise TimeoutError(f"not acknowledged within {timeout} s{why}") from None
+            raise TimeoutError(f"not acknowledged within {timeout} s{why}")
 
 
 class Shared(NamedTuple):

@@ -7,10 +7,12 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+import uvloop
 
 from tailrace.client import background as module
 from tailrace.client.background import background
 from tailrace.errors import RequestTimedOut
+from tailrace.process import loop_factory
 
 
 def test_there_is_one_and_it_has_a_thread_of_its_own() -> None:
@@ -65,3 +67,9 @@ def test_after_a_fork_there_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> Non
     other.loop.call_soon_threadsafe(other.loop.stop)
     other._thread.join()
     other.loop.close()
+
+
+def test_it_is_the_fastest_loop_that_is_installed() -> None:
+    factory = loop_factory()
+    assert factory is not None
+    assert type(background().loop) is uvloop.Loop
