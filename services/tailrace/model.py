@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
@@ -31,9 +30,11 @@ _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _FOLDER_NAME: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,8})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of one topic; its text form names the partition's folder on disk."""
+class TopicPartition(NamedTuple):
+    """One partition of one topic; its text form names the partition's folder on disk.
+
+    A tuple, since it is the key of most look-ups: it is hashed and compared without a call.
+    """
 
     topic: str
     partition: int
