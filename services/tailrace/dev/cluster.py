@@ -251,7 +251,9 @@ class DevCluster:
             return self._grown(old, counts.brokers) if grown else old
         if old is not None:
             self._require_no_data_left_out(old, counts.brokers)
-        if old is not None and any(each.identity is not None for each in old.members):
+        was_running = old is not None and any(each.identity is not None for each in old.members)
+        # Of a first start that failed only the plan is left: there is no data to go on with.
+        if was_running and (self._folder / Role.ETCD).exists():
             self._say(
                 "the last cluster in this folder ended without `down`: going on with its data"
             )

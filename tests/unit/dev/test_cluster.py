@@ -43,6 +43,23 @@ async def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("has_data", [False, True])
+def test_only_a_cluster_that_left_data_is_one_that_ended_without_down(
+    tmp_path: Path, has_data: bool
+) -> None:
+    """A first start that failed, on a full disk say, is told of as what it is and nothing else."""
+    state = lay_out(1, 1, 9_000)
+    gone = replace(state.member("etcd"), identity=ProcessIdentity(1, 0, "another boot"))
+    save(tmp_path, state.with_member(gone))
+    if has_data:
+        (tmp_path / Role.ETCD).mkdir()
+    said: list[str] = []
+    DevCluster(tmp_path, say=said.append)._planned(Plan())
+    assert [each.partition(":")[0] for each in said] == [
+        *(["the last cluster in this folder ended without `down`"] if has_data else []),
+    ]
+
+
 def test_the_status_of_processes_that_ran_before(tmp_path: Path) -> None:
     state = lay_out(1, 1, 9_000)
     gone = replace(state.member("etcd"), identity=ProcessIdentity(1, 0, "another boot"))
