@@ -219,6 +219,12 @@ chart-readme: $(STAMP) dashboards
 dashboards: $(STAMP)  ## make the Grafana dashboards and the alert rules of the chart anew
 	$(BIN)/python deploy/grafana/dashboards.py
 
+# Where the pictures go.
+PICTURES ?= build/dashboards
+.PHONY: dashboard-pictures
+dashboard-pictures: $(V1)  ## draw the dashboards, light and dark, of a cluster that loses a leader (needs prometheus and chromium)
+	TAILRACE_PICTURES='$(abspath $(PICTURES))' $(PYTEST) -q -s tests/integration/test_dashboards.py
+
 load:  ## give the image to the cluster of $KUBECONFIG by IMAGE_LOAD: kind, minikube, lab or a command
 	$(or $(LOAD_$(IMAGE_LOAD)),$(IMAGE_LOAD),@echo "IMAGE_LOAD is empty: the cluster has $(IMAGE) or finds it")
 
