@@ -173,6 +173,10 @@ bench-failover: $(V1)  ## measure how long a producer waits after each fault (RO
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_metrics.py --cluster
 
+.PHONY: bench-counting
+bench-counting: $(V1)  ## how many instructions of a produce request are counting: exact, also on a busy machine (needs valgrind; minutes)
+	PYTHONPATH=services:tests timeout 3600 $(BIN)/python -m bench.metrics_instructions
+
 fuzz: $(V1)  ## feed broken bytes to the batch reader and to both ends of HTTP/2 (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_http2.py --seconds $(SECONDS)
