@@ -1,18 +1,16 @@
 """The shipped broker without its counting, to know what counting costs.
 
-Modules of the broker are compiled without the statements that count: as if nobody had written them.
-What those statements look like is said here; how many were left out is told, so that a change of
-the code that makes this look for nothing is noticed.
+Functions of the broker are compiled once more without the statements that count, as if nobody had
+written them, and can be switched while it runs. What those statements look like is said here; a
+test looks that none of them is missed.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import find_spec
-from types import ModuleType
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Final
 
 # Where requests are counted while they are served.
@@ -66,45 +64,44 @@ def _names(node: ast.expr) -> set[str]:
     return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
-class _Loader(SourceFileLoader):
-    def __init__(self, name: str, path: str, left_out: list[str]) -> None:
-        super().__init__(name, path)
-        self._left_out = left_out
+class Switch:
+    """The functions that count, and each of them without its counting: `to` puts one in force."""
 
-    def get_code(self, fullname: str) -> object:  # type: ignore[override]
-        # Not from the cache of compiled modules, and nothing goes into it.
-        tree = ast.parse(self.get_data(self.path), self.path)
+    def __init__(self, modules: Iterable[ModuleType]) -> None:
+        self.left_out: list[str] = []
+        self._functions: list[tuple[FunctionType, CodeType, CodeType]] = []
+        for module in modules:
+            self._take(module)
+
+    def to(self, *, counting: bool) -> None:
+        for function, counted, uncounted in self._functions:
+            function.__code__ = counted if counting else uncounted
+
+    def _take(self, module: ModuleType) -> None:
+        path = module.__file__ or ""
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
         transformer = Uncounted()
         changed = ast.fix_missing_locations(transformer.visit(tree))
-        self._left_out += [f"{fullname}: {each}" for each in transformer.left_out]
-        return compile(changed, self.path, "exec", dont_inherit=True)
+        self.left_out += [f"{module.__name__}: {each}" for each in transformer.left_out]
+        code = compile(changed, path, "exec", dont_inherit=True)
+        uncounted = {each.co_qualname: each for each in _codes(code)}
+        for function in _functions(module):
+            other = uncounted[function.__qualname__]
+            if other.co_code != function.__code__.co_code:
+                self._functions.append((function, function.__code__, other))
 
 
-class _Finder(MetaPathFinder):
-    def __init__(self, found: dict[str, str]) -> None:
-        self._found = found
-        self.left_out: list[str] = []
-
-    def find_spec(
-        self, name: str, path: object = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in self._found:
-            return None
-        loader: Loader = _Loader(name, self._found[name], self.left_out)
-        return ModuleSpec(name, loader, origin=self._found[name])
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes(each)
 
 
-def install() -> list[str]:
-    """From now on these modules are loaded without counting; gives what will have been left out."""
-    loaded = [each for each in MODULES if each in sys.modules]
-    if loaded:
-        raise ImportError(f"loaded with counting already: {loaded}")
-    package = find_spec("tailrace")
-    if package is None or package.submodule_search_locations is None:
-        raise ImportError("there is no tailrace")
-    root = package.submodule_search_locations[0]
-    finder = _Finder(
-        {each: f"{root}/{'/'.join(each.split('.')[1:])}.py" for each in MODULES},
-    )
-    sys.meta_path.insert(0, finder)
-    return finder.left_out
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    """Those of the module and of its classes; what is made anew by each call cannot be switched."""
+    owners = [module, *(each for each in vars(module).values() if isinstance(each, type))]
+    for owner in owners:
+        for each in vars(owner).values():
+            if isinstance(each, FunctionType) and each.__module__ == module.__name__:
+                yield each
