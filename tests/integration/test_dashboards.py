@@ -31,6 +31,8 @@ SCRAPE_S: Final = 5
 # How long all is well before and after, and how long the leader is away.
 STEADY_S: Final = float(os.environ.get("TAILRACE_STEADY_S", "75"))
 AWAY_S: Final = 45.0
+# How far a lag on a dashboard may be off the one that `tailrace groups describe` tells just then.
+LAG_OFF: Final = 0.25
 
 # Panels without data in this scene, by dashboard and title, and why.
 EMPTY: Final = {
@@ -89,9 +91,18 @@ async def _play(scene: Scene, cluster: Cluster, server: Prometheus, pictures: Pa
     await asyncio.sleep(STEADY_S / 2)
     scene.operator.drills.labels(CLUSTER, "kill-leader", "Passed").inc()
     await asyncio.sleep(STEADY_S / 2)
+    behind = (await cluster.admin.describe_group("mails")).lag
+    topics = await cluster.admin.describe_topics()
     after = await _drawn(server, began_s, pictures / "after")
     assert _number(after, "cluster", "Brokers") == 3
     assert _number(after, "cluster", "Under-replicated") == 0
+    elsewhere = sum(
+        each.leader != each.replicas[0] for topic in topics for each in topic.partitions
+    )
+    assert _number(after, "controller", "Work under way") == elsewhere > 0
+    # It grows all the time, and is of the last scrape.
+    shown = _number(after, "groups", "Records behind", "mails · orders")
+    assert shown == pytest.approx(behind, rel=LAG_OFF)
     names = {each.name for each in after["controller"].marks}
     assert "Leaders changed" in names
     for name, board in boards().items():
@@ -111,7 +122,8 @@ def _groups(server: Prometheus) -> set[str]:
     return {each["metric"]["group"] for each in found}
 
 
-def _number(found: dict[str, Answers], board: str, title: str) -> float:
-    """What a panel says, of its last line the last value."""
+def _number(found: dict[str, Answers], board: str, title: str, label: str = "") -> float:
+    """The last value of a panel's line of that name, of its last line when none is given."""
     panel = next(each for each in boards()[board]["panels"] if each["title"] == title)
-    return found[board].lines[panel["id"]][-1].points[-1][1]
+    lines = found[board].lines[panel["id"]]
+    return [each for each in lines if label in {each.label, ""}][-1].points[-1][1]
