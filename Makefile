@@ -173,6 +173,10 @@ bench-failover: $(V1)  ## measure how long a producer waits after each fault (RO
 bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 partitions, two clusters in turns
 	PYTHONPATH=tests timeout 3600 $(BIN)/python tests/bench/bench_metrics.py --cluster
 
+.PHONY: bench-counting
+bench-counting: $(V1)  ## what counting costs brokers under load: they switch it on and off all the time (SECONDS=300)
+	PYTHONPATH=services:tests timeout 1800 $(BIN)/python tests/bench/bench_counting.py $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
+
 fuzz: $(V1)  ## feed broken bytes to the batch reader and to both ends of HTTP/2 (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_http2.py --seconds $(SECONDS)
@@ -218,6 +222,12 @@ chart-readme: $(STAMP) dashboards
 .PHONY: dashboards
 dashboards: $(STAMP)  ## make the Grafana dashboards and the alert rules of the chart anew
 	$(BIN)/python deploy/grafana/dashboards.py
+
+# Where the pictures go.
+PICTURES ?= build/dashboards
+.PHONY: dashboard-pictures
+dashboard-pictures: $(V1)  ## draw the dashboards, light and dark, of a cluster that loses a leader (needs prometheus and chromium)
+	TAILRACE_PICTURES='$(abspath $(PICTURES))' $(PYTEST) -q -s tests/integration/test_dashboards.py
 
 load:  ## give the image to the cluster of $KUBECONFIG by IMAGE_LOAD: kind, minikube, lab or a command
 	$(or $(LOAD_$(IMAGE_LOAD)),$(IMAGE_LOAD),@echo "IMAGE_LOAD is empty: the cluster has $(IMAGE) or finds it")

@@ -49,10 +49,13 @@ MARKS: Final = (
         "{{cluster}}: {{kind}}, {{verdict}}",
     ),
 )
+MARK_STEP: Final = "10s"
 # Services, operators and programs are scraped by jobs of their own, and a dashboard lets people
 # choose among those of one kind: a mark that comes from another kind is of any job.
 ANY_JOB: Final = 'job=~".+"'
 OPERATOR: Final = "tailrace_operator_"
+# Of a number that is neither good nor bad.
+NEUTRAL: Final = "blue"
 
 Board = dict[str, Any]
 Panel = dict[str, Any]
@@ -101,7 +104,8 @@ def _mark(board: Board, name: str, expression: str, color: str, text: str) -> di
         "enable": True,
         "expr": expression.replace("@", MATCHERS if is_of_services else ANY_JOB),
         "iconColor": color,
-        "step": "30s",
+        # How late a mark may be; Grafana takes longer steps over long times.
+        "step": MARK_STEP,
         "titleFormat": name,
         "textFormat": text,
     }
@@ -179,8 +183,9 @@ def _panel(panel: Panel, matchers: str, identity: int, place: dict[str, int]) ->
 
 
 def _looks(panel: Panel) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
-    for name, color in (("warn_at", "yellow"), ("bad_at", "red")):
+    lowest = "red" if "good_at" in panel else "green" if _is_judged(panel) else NEUTRAL
+    steps: list[dict[str, Any]] = [{"color": lowest, "value": None}]
+    for name, color in (("good_at", "green"), ("warn_at", "yellow"), ("bad_at", "red")):
         if name in panel:
             steps.append({"color": color, "value": panel[name]})
     looks: dict[str, Any] = {
@@ -188,12 +193,15 @@ def _looks(panel: Panel) -> dict[str, Any]:
         "min": 0,
         "thresholds": {"mode": "absolute", "steps": steps},
     }
+    if "max" in panel:
+        looks["max"] = panel["max"]
     if "number" not in panel:
         looks["color"] = {"mode": "palette-classic"}
         looks["custom"] = {
             "drawStyle": "line",
             "lineWidth": 1,
-            "fillOpacity": 25 if panel.get("stacked") else 8,
+            # Below lines that cross, colours mix into one that belongs to none of them.
+            "fillOpacity": 25 if panel.get("stacked") else 0,
             "showPoints": "never",
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.get("stacked") else "none", "group": "A"},
@@ -201,11 +209,16 @@ def _looks(panel: Panel) -> dict[str, Any]:
     return looks
 
 
+def _is_judged(panel: Panel) -> bool:
+    return "number" not in panel or any(each in panel for each in ("warn_at", "bad_at"))
+
+
 def _options(panel: Panel) -> dict[str, Any]:
     if "number" in panel:
+        # Of the last moment only: a value from before would go on when nobody tells it any more.
         return {
             "colorMode": "background",
-            "graphMode": "area",
+            "graphMode": "none",
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         }
     return {

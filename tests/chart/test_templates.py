@@ -121,6 +121,9 @@ def test_topics_drills_jobs_and_monitoring() -> None:
     service = objects["Service", "demo-operator"]
     selected = monitor["spec"]["selector"]["matchLabels"].items()
     assert selected <= service["metadata"]["labels"].items()
+    for name in ("demo-operator", "demo-operator-clusters"):
+        (endpoint,) = objects["ServiceMonitor", name]["spec"]["endpoints"]
+        assert endpoint["relabelings"][0]["targetLabel"] == "instance"
     groups = objects["PrometheusRule", "demo-operator"]["spec"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert all(each["annotations"]["summary"] for each in rules)

@@ -213,7 +213,9 @@ def test_a_start_that_takes_too_long_names_the_option_and_leaves_nothing_behind(
     assert "`tailrace dev up --timeout SECONDS` waits longer" in said
     assert {each["state"] for each in tailrace.processes().values()} == {"exited"}
     # One that was ended while it made its first entries would be of no use to the next start.
-    assert not (tmp_path / "dev" / "etcd").exists()
+    assert not (tmp_path / "dev" / "etcd" / "data").exists()
+    # What was said of it can be read.
+    assert (tmp_path / "dev" / "etcd" / "etcd.log").exists()
 
 
 async def test_a_cluster_without_controllers_was_not_ready_in_time(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ EMPTY_PANELS: Final = {
     'kind="reader"': "no Spark query has committed a position",
     "_refused_total": "nothing was refused",
     "_failed_records_total": "no record was given up",
+    "_commit_failures_total": "no commit failed, and only those who have any are shown",
+    "_consumer_resets_total": "no position was reset, and only those who have any are shown",
 }
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -80,22 +80,34 @@ def wakes(names: set[str]) -> set[str]:
 
 
 class Prometheus:
-    """One server in a folder of its own."""
+    """One server in a folder of its own. A target that is told with a name is shown by it."""
 
-    def __init__(self, binary: str, folder: Path, targets: list[str]) -> None:
+    def __init__(
+        self,
+        binary: str,
+        folder: Path,
+        targets: list[str],
+        *,
+        named: Mapping[str, Mapping[str, str]] | None = None,
+        scrape_s: int = 1,
+    ) -> None:
         folder.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         rules = hurried(RULES.read_text(encoding="utf-8"))
         (folder / "rules.yaml").write_text(rules, encoding="utf-8")
+        plain = [{"job_name": "tailrace", "static_configs": [{"targets": targets}]}]
         config = {
             "global": {
-                "scrape_interval": "1s",
+                "scrape_interval": f"{scrape_s}s",
                 "scrape_timeout": "1s",
                 "evaluation_interval": "1s",
             },
             "rule_files": ["rules.yaml"],
-            "scrape_configs": [{"job_name": "tailrace", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": [
+                *(plain if targets else ()),
+                *(_job(job, instances) for job, instances in (named or {}).items()),
+            ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         self.process = subprocess.Popen(
@@ -313,6 +325,17 @@ class WatchedCluster:
     def _until_exited(self, name: str) -> None:
         member = self.dev.state.member(name)
         self.until(f"{name} has ended", lambda: self.dev.life(member) is Life.EXITED)
+
+
+def _job(name: str, instances: Mapping[str, str]) -> dict[str, Any]:
+    """Addresses by what the instance is called, which an address says to nobody."""
+    return {
+        "job_name": name,
+        "static_configs": [
+            {"targets": [address], "labels": {"instance": instance}}
+            for instance, address in instances.items()
+        ],
+    }
 
 
 def _has_partitions(diary: Path) -> bool:

@@ -49,11 +49,12 @@ class _Wish:
 
 
 class _Ready(NamedTuple):
-    """A change that may be stored, with its guards."""
+    """A change that may be stored, with its guards, and how large the stored ISR is before it."""
 
     wish: _Wish
     guards: list[Guard]
     put: Put
+    before: int
 
 
 class IsrStore:
@@ -141,7 +142,7 @@ class IsrStore:
                 CreatedAt(broker_key(self._broker_id), own_epoch),
                 *joining,
             ]
-            ready.append(_Ready(wish, guards, Put(key, encode(changed))))
+            ready.append(_Ready(wish, guards, Put(key, encode(changed)), len(stored.isr)))
         return ready
 
     async def _commit(self, ready: list[_Ready], open_: dict[_Wish, None]) -> None:
@@ -154,12 +155,13 @@ class IsrStore:
             for each in ready:
                 await self._commit([each], open_)
             return
-        for wish, _, put in ready:
+        for wish, _, put, before in ready:
             hosted, effect = wish.hosted, wish.effect
             found = None if result.succeeded else await self._store.get(put.key)
             del open_[wish]
             if result.succeeded:
-                self._counts.isr_changed(len(hosted.machine.isr), len(effect.isr))
+                # Not what the machine knows: the controller may have told it before etcd answers.
+                self._counts.isr_changed(before, len(effect.isr))
                 self._say(f"{hosted.partition}: ISR {list(effect.isr)}, ELR {list(effect.elr)}")
                 self._tell(hosted, IsrStored(attempt=effect.attempt, revision=result.revision))
             else:

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from tailrace.cli.connecting import Connection, connection, run
+from tailrace.console import tailing
 from tailrace.console.server import Console
 from tailrace.console.watching import Watcher
 from tailrace.process import asked_to_stop
@@ -57,7 +58,7 @@ async def _serve_on(
         page = Console(
             watcher,
             watcher.partitions_of,
-            lambda topic, number: reached.reader(topic, number, "latest"),
+            lambda: reached.consumer(tailing.SETTINGS),
             hosts=allowed(listen, port, allow_hosts),
             drills=drills,
         )

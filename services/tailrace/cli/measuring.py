@@ -8,7 +8,6 @@ is not what is measured. All records have the same random bytes, which do not co
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import typer
 from tailrace.cli.asking import Asking
 from tailrace.cli.connecting import Connection, connection, partitions_of, run
 from tailrace.cli.formatting import counted, size
+from tailrace.cli.interruption import NOT_KNOWN, break_off
 from tailrace.cli.output import print_json, warn
 from tailrace.cli.patience import telling_why
 from tailrace.client.consumer import ConsumerCore
@@ -41,8 +41,6 @@ COLUMN_ROWS: Final = 10_000
 COLUMN_BYTES: Final = 4 << 20
 # With --rate: a pause shorter than this is not worth it.
 PAUSE_MS_MIN: Final = 1
-# After Ctrl-C: how long records that are under way are waited for.
-INTERRUPTED_MS: Final = 5_000
 # A topic of which nothing comes any more has been read.
 SILENCE_MS: Final = 3_000
 
@@ -167,7 +165,7 @@ async def _produce(load: Load, to: Connection, settings: ProducerSettings, as_js
                 await producer.flush()
             except asyncio.CancelledError:
                 try:
-                    await _break_off(producer)
+                    await break_off(producer)
                 finally:
                     _leave_out(speed, producer.counts.failed.total(), load.size)
                     teller.end()
@@ -184,28 +182,11 @@ async def _produce(load: Load, to: Connection, settings: ProducerSettings, as_js
         await producer.close()
 
 
-async def _break_off(producer: ProducerCore) -> None:
-    """Nothing more is sent; what is under way has INTERRUPTED_MS, or until the next Ctrl-C."""
-    warn(
-        f"interrupted: up to {INTERRUPTED_MS // 1_000} s for what is under way; Ctrl-C once more "
-        "leaves at once"
-    )
-    # How many are given up is said at the end; the producer would say it of each batch.
-    log = logging.getLogger(ProducerCore.__module__)
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        await producer.close(timeout_ms=INTERRUPTED_MS)
-    finally:
-        await producer.close(timeout_ms=0)
-        log.setLevel(level)
-
-
 def _outcome(acknowledged: int, failed: Counter[str]) -> str:
     """What became of all that was handed over; what was given up with the producer is not known."""
     text = f"{counted(acknowledged, 'record')} acknowledged"
     if unknown := failed[ClientClosed.code]:
-        text += f", {unknown:,} not known: they may have been written or not"
+        text += f", {unknown:,} {NOT_KNOWN}"
     if refused := failed.total() - unknown:
         codes = ", ".join(sorted(each for each in failed if each != ClientClosed.code))
         text += f", {refused:,} not: {codes}"

@@ -28,13 +28,14 @@ from tailrace.cli.connecting import (
     run,
 )
 from tailrace.cli.formatting import counted, size
+from tailrace.cli.interruption import NOT_KNOWN, break_off
 from tailrace.cli.output import print_json, warn
 from tailrace.cli.patience import telling_why
 from tailrace.client.delivery import BatchDelivery, BatchMetadata
 from tailrace.client.producer import ProducerCore
 from tailrace.client.settings import REQUEST_BYTES_MAX, ProducerSettings
 from tailrace.clock import Clock
-from tailrace.errors import InvalidConfig, TailraceError
+from tailrace.errors import ClientClosed, InvalidConfig, TailraceError
 from tailrace.record.build import HeaderPair
 from tailrace.runtime import Tasks
 
@@ -43,6 +44,8 @@ LINE_BYTES_MAX: Final = 64 << 20
 PROGRESS_S: Final = 0.5
 # Shorter runs are over before anybody looks.
 PROGRESS_AFTER_S: Final = 1.0
+# What is acknowledged so soon after Ctrl-C is not worth a word of its own.
+QUIET_MS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,8 @@ class Tally:
         """How it went, for when it went wrong."""
         done = f"{counted(self.acknowledged, 'record')} acknowledged"
         lost = self.sent - self.acknowledged
+        if lost and isinstance(self.problem, ClientClosed):
+            return f"{done}, {lost:,} {NOT_KNOWN}"
         return f"{done}, {lost:,} not" if lost else done
 
     def _acknowledged(self, batch: BatchMetadata) -> None:
@@ -174,8 +179,12 @@ async def _produce(
                 tally.problem = tally.problem or error
             await _flush(producer, tally, progress)
     except asyncio.CancelledError:
-        await _close(producer, tally, progress)
-        warn(f"interrupted: {tally.outcome()}")
+        progress.end()
+        try:
+            await break_off(producer, quiet_ms=QUIET_MS)
+        finally:
+            tally.update()
+            warn(f"interrupted: {tally.outcome()}")
         raise
     finally:
         await _close(producer, tally, progress)

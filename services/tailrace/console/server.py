@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace.client.reader import PartitionReader
 from tailrace.console import showing
 from tailrace.console.http import (
     HEADER_BYTES_MAX,
@@ -29,7 +28,7 @@ from tailrace.console.http import (
     refused,
     stream_head,
 )
-from tailrace.console.tailing import Tail
+from tailrace.console.tailing import Tail, TailConsumer
 from tailrace.console.watching import Watcher
 from tailrace.errors import TailraceError
 
@@ -52,24 +51,22 @@ _TYPES: Final = {
     "icon.svg": "image/svg+xml",
 }
 
-OpenReader = Callable[[str, int], PartitionReader]
-
 
 class Console:
-    """Serves browsers; the cluster comes from a watcher and a way to read partitions."""
+    """Serves browsers; the cluster comes from a watcher and a way to read topics."""
 
     def __init__(
         self,
         watcher: Watcher,
         partitions_of: Callable[[str], int | None],
-        open_reader: OpenReader,
+        open_consumer: Callable[[], TailConsumer],
         *,
         hosts: Collection[str],
         drills: Path | None = None,
     ) -> None:
         self._watcher = watcher
         self._partitions_of = partitions_of
-        self._open_reader = open_reader
+        self._open_consumer = open_consumer
         self._hosts = hosts
         self._drills = drills
         self._open: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = {}
@@ -147,11 +144,7 @@ class Console:
             refusal = Refusal(503, f"{TAILS_MAX} tails are read: stop others, or close their pages")
             await _write(writer, refused(refusal))
             return
-        tail = Tail(
-            lambda number: self._open_reader(topic, number),
-            partitions,
-            request.query.get("search", ""),
-        )
+        tail = Tail(self._open_consumer, topic, partitions, request.query.get("search", ""))
 
         async def events() -> AsyncIterator[tuple[str, str]]:
             async for each in tail.pushes():

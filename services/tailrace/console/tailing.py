@@ -1,35 +1,65 @@
 """The live tail of a topic: what arrives in all of its partitions, as far as it is looked for.
 
 A browser that is slower than the topic gets the newest records and is told how many it missed:
-nothing is kept for it beyond TAIL_RECORDS_MAX.
+nothing is kept for it beyond TAIL_RECORDS_MAX. One consumer reads all partitions of a tail, so that
+what is read ahead stays within TAIL_BYTES_MAX, however many partitions there are and however busy.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
-from tailrace.client.reader import PartitionReader
+from tailrace.client.consumer_settings import ConsumerSettings
+from tailrace.client.records import ConsumerRecord
 from tailrace.console.showing import matches
-from tailrace.record.view import Record
+from tailrace.errors import TailraceError
+from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 
 TAIL_RECORDS_MAX: Final = 200
 PARTITIONS_MAX: Final = 64
 PUSH_MS: Final = 250
 SHOWN_CHARACTERS: Final = 400
+# Of one tail: what brokers have sent and nobody has looked at yet.
+TAIL_BYTES_MAX: Final = 4 << 20
+POLL_RECORDS: Final = 500
+POLL_MS: Final = 1_000
+# After what a partition cannot go on from: long enough for a person to read it.
+AGAIN_MS: Final = 1_000
+
+SETTINGS: Final = ConsumerSettings(
+    auto_offset_reset="latest",
+    fetch_max_bytes=TAIL_BYTES_MAX,
+    max_poll_records=POLL_RECORDS,
+    client_id="tailrace console",
+)
+
+
+class TailConsumer(Protocol):
+    """As much of a consumer as a tail needs."""
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    async def poll(self, *, timeout_ms: int | None) -> Sequence[ConsumerRecord]: ...
+
+    async def seek_to_end(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class Tail:
     """Reads the end of a topic for one browser: `pushes` until it goes away."""
 
     def __init__(
-        self, open_reader: Callable[[int], PartitionReader], partitions: int, search: str
+        self, open_consumer: Callable[[], TailConsumer], topic: str, partitions: int, search: str
     ) -> None:
-        self._open = open_reader
-        self._partitions = min(partitions, PARTITIONS_MAX)
+        self._open = open_consumer
+        self._partitions = [
+            TopicPartition(topic, number) for number in range(min(partitions, PARTITIONS_MAX))
+        ]
         self._search = search
         self._waiting: deque[dict[str, Any]] = deque(maxlen=TAIL_RECORDS_MAX)
         self._found = 0
@@ -42,8 +72,7 @@ class Tail:
     async def pushes(self) -> AsyncIterator[dict[str, Any]]:
         """What came since the last push, and how much of it there was in all."""
         tasks = Tasks(self._failed)
-        for number in range(self._partitions):
-            tasks.spawn(f"tail {number}", self._read(number))
+        tasks.spawn("tail", self._read())
         try:
             while True:
                 # Whatever comes from here on is waited for no longer than until it has come.
@@ -62,32 +91,45 @@ class Tail:
         finally:
             await tasks.close()
 
-    async def _read(self, number: int) -> None:
-        reader = self._open(number)
+    async def _read(self) -> None:
+        consumer = self._open()
         try:
-            async for record in reader.records():
-                self.take(number, record)
+            await consumer.assign(self._partitions)
+            while True:
+                try:
+                    for record in await consumer.poll(timeout_ms=POLL_MS):
+                        self.take(record)
+                    # What has arrived is given at once: others have their turn in between.
+                    await asyncio.sleep(0)
+                except TailraceError as error:
+                    # A tail goes on with what comes: what is lost to it was lost to the topic.
+                    self._tell(str(error))
+                    await asyncio.sleep(AGAIN_MS / 1_000)
+                    await consumer.seek_to_end()
         finally:
-            await reader.close()
+            await consumer.close()
 
-    def take(self, number: int, record: Record) -> None:
+    def take(self, record: ConsumerRecord) -> None:
         """One record has arrived."""
         self._seen += 1
-        shown = record_shown(number, record)
+        shown = record_shown(record)
         if not self._search or matches(self._search, _searched(shown, record)):
             self._found += 1
             self._waiting.append(shown)
         self._arrived.set()
 
-    def _failed(self, name: str, error: BaseException) -> None:
-        self._problem = f"{name}: {error}"
+    def _tell(self, problem: str) -> None:
+        self._problem = problem
         self._arrived.set()
 
+    def _failed(self, name: str, error: BaseException) -> None:
+        self._tell(f"{name}: {error}")
 
-def record_shown(partition: int, record: Record) -> dict[str, Any]:
+
+def record_shown(record: ConsumerRecord) -> dict[str, Any]:
     """A record for people: text where it is text, else hexadecimal; cut where it is long."""
     return {
-        "partition": partition,
+        "partition": record.partition,
         "offset": record.offset,
         "time_ms": record.timestamp_ms,
         "key": _text(record.key),
@@ -95,7 +137,7 @@ def record_shown(partition: int, record: Record) -> dict[str, Any]:
     }
 
 
-def _searched(shown: dict[str, Any], record: Record) -> Iterator[str]:
+def _searched(shown: dict[str, Any], record: ConsumerRecord) -> Iterator[str]:
     """What is looked through: what is shown, and what was cut off of it."""
     for name, data in (("key", record.key), ("value", record.value)):
         yield shown[name] or ""

@@ -217,12 +217,13 @@ class DevCluster:
 
     def _not_there_yet(self, state: ClusterState) -> list[Path]:
         """The folders with data that the first start will make; none where there was an etcd."""
-        if (self._folder / Role.ETCD).exists():
+        if (self._folder / Role.ETCD / _DATA).exists():
             return []
         data = [
             self._folder / name / _DATA for name in state.of(Role.BROKER, lambda each: each.name)
         ]
-        return [self._folder / Role.ETCD, *(path for path in data if not path.exists())]
+        etcd = self._folder / Role.ETCD / _DATA
+        return [etcd, *(path for path in data if not path.exists())]
 
     async def start(self, name: str) -> None:
         """Start one process that has ended; it is ready a moment later."""
@@ -251,7 +252,9 @@ class DevCluster:
             return self._grown(old, counts.brokers) if grown else old
         if old is not None:
             self._require_no_data_left_out(old, counts.brokers)
-        if old is not None and any(each.identity is not None for each in old.members):
+        was_running = old is not None and any(each.identity is not None for each in old.members)
+        # Of a first start that failed only the plan is left: there is no data to go on with.
+        if was_running and (self._folder / Role.ETCD / _DATA).exists():
             self._say(
                 "the last cluster in this folder ended without `down`: going on with its data"
             )

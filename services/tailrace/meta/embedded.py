@@ -30,6 +30,7 @@ STOP_TIMEOUT_MS: Final = 5_000
 _LOCALHOST: Final = "127.0.0.1"
 _POLL_MS: Final = 20
 _HEALTH_ANSWER_BYTES_MAX: Final = 4_096
+_PANIC: Final = "panic: "
 _LOG_TAIL_BYTES: Final = 16_384
 _PORT_TRIES_MAX: Final = 3
 
@@ -293,6 +294,10 @@ def _last_words(config: EtcdConfig) -> str:
     tail = config.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     last = tail.rsplit("\n", 1)[-1]
     for line in reversed(tail.splitlines()):
+        # As etcd 3.4 says it, whose log is no JSON.
+        if line.startswith(_PANIC):
+            last = line.removeprefix(_PANIC)
+            continue
         # A trace of the stack may come after the line that says what is wrong.
         with suppress(ValueError, TypeError, KeyError):
             said = json.loads(line)

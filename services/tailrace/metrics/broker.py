@@ -218,7 +218,10 @@ def put_broker(page: Page, view: BrokerView) -> None:
 
 
 def _put_traffic(page: Page, shown: Mapping[str, Traffic], other: Traffic) -> None:
-    for topic, traffic in [*shown.items(), (OTHER, other)]:
+    # What nobody has written to or read is a line of nothing on every dashboard.
+    used = any(getattr(other, each) for each in Traffic.__slots__)
+    rest = [(OTHER, other)] if used else []
+    for topic, traffic in [*shown.items(), *rest]:
         page.put(BYTES_IN, traffic.bytes_in, topic)
         page.put(RECORDS_IN, traffic.records_in, topic)
         page.put(BYTES_OUT, traffic.bytes_out, topic)

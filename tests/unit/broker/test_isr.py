@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.meta.keys import state_key
 from tailrace.meta.measured import MeasuredStore
-from tailrace.meta.store import Entry, Put
+from tailrace.meta.store import Entry, Guard, Operation, Put, TxnResult
 from tailrace.model import TopicPartition
 from tailrace.replication.events import StoreIsr
 from tailrace.transport.wire import to_partition
@@ -123,6 +123,30 @@ def order(trio: Trio, revision: int) -> control_pb2.PartitionOrder:
         revision=revision,
         leader_link="b0:9093",
     )
+
+
+@simulate
+async def test_a_change_counts_once_also_when_the_controller_tells_of_it_first(trio: Trio) -> None:
+    await trio.start(0, 1)
+    await trio.lead(0, 0, isr=(0, 1))
+    store = trio.replicas(0)._isr_store._store
+    txn = store.txn
+
+    async def answered_late(guards: Sequence[Guard], operations: Sequence[Operation]) -> TxnResult:
+        result = await txn(guards, operations)
+        told = order(trio, result.revision)
+        told.isr[:] = (0, 1, 2)
+        await trio.send_order(0, told)
+        assert len(trio.hosted(0).machine.isr) == 3
+        return result
+
+    store.txn = answered_late  # type: ignore[method-assign]
+    await trio.start_broker(2)
+    await trio.until(lambda: trio.brokers[2].epoch)
+    await trio.lead(0, 0, isr=(0, 1), to=(0, 2))
+    counts = trio.replicas(0).counts
+    await trio.until(lambda: counts.isr_expands)
+    assert (counts.isr_expands, counts.isr_shrinks) == (1, 0)
 
 
 @simulate

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulation.model_cluster import ModelCluster
-from tailrace.cli import measuring
+from tailrace.cli import interruption, measuring
 from tailrace.cli.commands import app
 from tailrace.cli.connecting import connection
 from tailrace.cli.measuring import Load, Speed, _outcome, _produce, sentence
@@ -124,7 +124,7 @@ async def test_after_an_interrupt_what_is_under_way_is_waited_for_shortly(
     again: bool,
 ) -> None:
     """It was seen through, for all of the two minutes that a record may take."""
-    monkeypatch.setattr(measuring, "INTERRUPTED_MS", 30_000 if again else 300)
+    monkeypatch.setattr(interruption, "INTERRUPTED_MS", 30_000 if again else 300)
     to = connection(",".join(cluster.bootstrap), 20.0)
     load = Load(topic="slow", records=1_000_000, size=10, rate=1_000)
     began = sum(cluster.get("slow", each).end for each in range(2))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli import patience, producing
+from tailrace.cli import interruption, patience, producing
 from tailrace.cli.producing import Input, Tally, parse_headers, settings
 from tailrace.client.delivery import BatchDelivery, BatchOutcome
-from tailrace.errors import DeliveryTimedOut, InvalidConfig, UnknownTopic
+from tailrace.errors import ClientClosed, DeliveryTimedOut, InvalidConfig, UnknownTopic
 from tailrace.model import TopicPartition
 
 
@@ -26,6 +26,10 @@ class Taking:
         self.found_within_ms = 0
         self.waits_for = ""
         self.flushes_s = 0.0
+        # Nobody answers: what is sent is open until the producer is closed.
+        self.silent = False
+        self.closed_within_ms: list[int | None] = []
+        self._open: list[tuple[BatchOutcome, int]] = []
         self._offset = 0
 
     async def send_batch(
@@ -34,7 +38,9 @@ class Taking:
         self.sent.append(columns)
         rows = len(columns["value"])
         outcome = BatchOutcome(TopicPartition(topic, partition or 0))
-        if self._fails:
+        if self.silent:
+            self._open.append((outcome, rows))
+        elif self._fails:
             outcome.failed(0, rows, DeliveryTimedOut("too late"))
         else:
             outcome.stored(0, rows, base_offset=self._offset)
@@ -54,8 +60,12 @@ class Taking:
     async def flush(self) -> None:
         await asyncio.sleep(self.flushes_s)
 
-    async def close(self) -> None:
-        await asyncio.sleep(0)
+    async def close(self, *, timeout_ms: int | None = None) -> None:
+        self.closed_within_ms.append(timeout_ms)
+        await asyncio.sleep((timeout_ms or 0) / 1_000 if self._open else 0)
+        while self._open:
+            outcome, rows = self._open.pop()
+            outcome.failed(0, rows, ClientClosed("closed"))
 
 
 @pytest.fixture
@@ -173,6 +183,25 @@ def test_ctrl_c_says_what_was_done(
     assert stopped.value.code == 128 + signal.SIGTERM
     assert _values(taking) == [b"one", b"two"]
     assert capsys.readouterr().err == "tailrace: interrupted: 2 records acknowledged\n"
+
+
+def test_ctrl_c_does_not_wait_for_a_cluster_that_does_not_answer(
+    taking: Taking, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waited for the 30 s that a producer takes to close."""
+    monkeypatch.setattr(interruption, "INTERRUPTED_MS", 300)
+    monkeypatch.setattr(producing, "QUIET_MS", 50)
+    monkeypatch.setattr("tailrace.cli.producing.partitions_of", _interrupted_soon)
+    taking.silent, taking.flushes_s = True, 60.0
+    with pytest.raises(SystemExit):
+        _produce(Input(topic="t", value="x"))
+    assert taking.closed_within_ms[:2] == [300, 0]
+    first, last = capsys.readouterr().err.splitlines()
+    assert "for what is under way; Ctrl-C once more leaves at once" in first
+    assert last == (
+        "tailrace: interrupted: 0 records acknowledged, 1 not known: they may have been written "
+        "or not"
+    )
 
 
 async def _interrupted_soon(*_: object) -> int:

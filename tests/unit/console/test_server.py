@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from tailrace.client.admin import AdminCore
-from tailrace.client.reader import PartitionReader
 from tailrace.console import server
 from tailrace.console.server import Console, page
+from tailrace.console.tailing import TailConsumer
 from tailrace.console.watching import PARTS, Watcher
 
 
-def _no_reader(_: str, __: int) -> PartitionReader:
+def _no_consumer() -> TailConsumer:
     raise OSError("nothing can be read here")
 
 
@@ -32,7 +32,7 @@ async def serving(drills: Path | None = None) -> AsyncIterator[tuple[Watcher, in
     console = Console(
         watcher,
         {"t": 1}.get,
-        _no_reader,
+        _no_consumer,
         hosts={f"127.0.0.1:{port}"},
         drills=drills,
     )

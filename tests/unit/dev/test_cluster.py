@@ -43,6 +43,23 @@ async def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("has_data", [False, True])
+def test_only_a_cluster_that_left_data_is_one_that_ended_without_down(
+    tmp_path: Path, has_data: bool
+) -> None:
+    """A first start that failed, on a full disk say, is told of as what it is and nothing else."""
+    state = lay_out(1, 1, 9_000)
+    gone = replace(state.member("etcd"), identity=ProcessIdentity(1, 0, "another boot"))
+    save(tmp_path, state.with_member(gone))
+    if has_data:
+        (tmp_path / Role.ETCD / "data").mkdir(parents=True)
+    said: list[str] = []
+    DevCluster(tmp_path, say=said.append)._planned(Plan())
+    assert [each.partition(":")[0] for each in said] == [
+        *(["the last cluster in this folder ended without `down`"] if has_data else []),
+    ]
+
+
 def test_the_status_of_processes_that_ran_before(tmp_path: Path) -> None:
     state = lay_out(1, 1, 9_000)
     gone = replace(state.member("etcd"), identity=ProcessIdentity(1, 0, "another boot"))
@@ -227,15 +244,15 @@ async def test_a_first_start_that_is_broken_off_leaves_no_half_made_data(tmp_pat
 
     class Broken(DevCluster):
         async def _start_all(self, *_: Any, **__: Any) -> None:
-            for name in ("etcd", "broker-1/data"):
+            for name in ("etcd/data", "broker-1/data"):
                 (tmp_path / name).mkdir(parents=True)
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         await Broken(tmp_path).up(Plan(brokers=1))
-    assert not (tmp_path / "etcd").exists()
+    assert not (tmp_path / "etcd" / "data").exists()
     assert not (tmp_path / "broker-1" / "data").exists()
     # One that ran before keeps all it has.
-    for name in ("etcd", "broker-1/data"):
+    for name in ("etcd/data", "broker-1/data"):
         (tmp_path / name).mkdir(parents=True)
     assert DevCluster(tmp_path)._not_there_yet(lay_out(1, 1, 9_000)) == []

@@ -93,9 +93,17 @@ async def test_a_binary_that_cannot_be_run(tmp_path: Path) -> None:
         await start_etcd(EtcdConfig(folder=tmp_path, binary=tmp_path / "etcd"))
 
 
-async def test_the_line_that_says_why_is_told_not_the_trace_of_the_stack(tmp_path: Path) -> None:
-    why = '{"level":"panic","msg":"failed to create WAL","error":"no space left on device"}'
-    said = f"{{}}\n{why}\npanic: failed\n\nmain.main()\n\t/main.go:32 +0x45"
+@pytest.mark.parametrize(
+    "why",
+    [
+        '{"level":"panic","msg":"failed to create WAL","error":"no space left on device"}\npanic:',
+        "C | etcdserver: it failed\npanic: failed to create WAL: no space left on device",
+    ],
+)
+async def test_the_line_that_says_why_is_told_not_the_trace_of_the_stack(
+    tmp_path: Path, why: str
+) -> None:
+    said = f"{{}}\n{why}\n\nmain.main()\n\t/main.go:32 +0x45"
     binary = program(tmp_path / "etcd", f"#!/bin/sh\ncat <<'end' >&2\n{said}\nend\nexit 2\n")
     config = EtcdConfig(folder=tmp_path / "run", binary=binary)
     with pytest.raises(EtcdFailed, match="at once: failed to create WAL: no space left on device"):

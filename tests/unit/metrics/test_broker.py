@@ -100,6 +100,10 @@ def test_a_folder_that_was_not_measured_shows_no_room() -> None:
     assert shown[("disk_unfit", "/new")] == 1
 
 
+def test_what_no_topic_shares_is_not_shown() -> None:
+    assert not [labels for labels in _shown(_full()) if OTHER in labels]
+
+
 def test_topics_beyond_the_limit_are_one() -> None:
     counts = BrokerCounts()
     counts.traffic = Traffics(topics_max=1)
