@@ -20,6 +20,7 @@ from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tailrace_spark import register
+from tailrace_spark.launcher import NAME as LAUNCHER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ def session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark is heavy.
 
     # Workers must find the packages that this process has found.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python_for(master))
     builder = SparkSession.builder.appName(name)
     if master:
         builder = builder.master(master)
@@ -95,6 +96,13 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def python_for(master: str, *, python: str = sys.executable) -> str:
+    """What Spark shall start as Python."""
+    # On other machines Tailrace may have come in another way than by pip, without its programs.
+    launcher = Path(python).with_name(LAUNCHER)
+    return str(launcher) if master.startswith("local") and launcher.exists() else python
 
 
 _DEFAULTS: Final = {

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tailrace import Admin, Producer
 from tailrace.dev.cluster import DevCluster
+from tailrace_spark.planners import RUNNER
 from tailrace_spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -373,6 +374,29 @@ def workers() -> list[int]:
     found = descendants()(WORKER)
     parents = {pid: parent for pid, parent, _ in _processes()}
     return [pid for pid in found if parents.get(pid) in found]
+
+
+def planner_folder() -> Path:
+    """The folder that the JVM of this process's session has told the planner of a stream."""
+    return Path(next(filter(None, map(_local_folder, descendants()(RUNNER)))))
+
+
+def planners(folder: Path) -> dict[int, int]:
+    """The planners of streams of the JVM that has this folder, with the parent of each."""
+    return {
+        pid: parent
+        for pid, parent, line in _processes()
+        if RUNNER in line and _local_folder(pid) == str(folder)
+    }
+
+
+def _local_folder(pid: int) -> str:
+    name = "SPARK_LOCAL_DIRS="
+    with suppress(OSError):
+        for each in Path(f"/proc/{pid}/environ").read_text().split("\0"):
+            if each.startswith(name):
+                return each.removeprefix(name).partition(",")[0]
+    return ""
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

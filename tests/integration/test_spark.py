@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from typer.testing import CliRunner
 
 from integration.cluster_harness import start, stop
-from integration.spark_harness import ROOT, Topic, local_session
+from integration.spark_harness import ROOT, Topic, local_session, planner_folder, planners
 from tailrace import Admin, Producer
 from tailrace.cli.commands import app
 from tailrace.dev.cluster import DevCluster
@@ -541,6 +541,40 @@ def test_lag_is_shown_as_that_of_a_named_reader(
         shown = admin.describe_group(topic.name)
     assert shown.kind == "reader"
     assert [(each.offset, each.lag) for each in shown.positions] == [(60, 40)]
+
+
+def test_the_planner_of_a_stream_is_a_fork(
+    dev: DevCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = Topic(dev)
+    topic.fill(10)
+
+    def begin(name: str) -> Any:
+        query = topic.stream(spark).writeStream.format("noop")
+        query = query.option("checkpointLocation", str(tmp_path / name))
+        running = query.trigger(processingTime="0 seconds").start()
+        running.processAllAvailable()
+        return running
+
+    # The first one of the session leaves a process behind, which soon listens and stays alone.
+    first = begin("first")
+    folder = planner_folder()
+    _until(lambda: bool(list(folder.glob("tailrace-planner-*"))))
+    first.stop()
+    _until(lambda: len(planners(folder)) == 1)
+    kept = set(planners(folder))
+    second = begin("second")
+    assert set(planners(folder).values()) & kept
+    second.stop()
+    _until(lambda: set(planners(folder)) == kept)
+    topic.delete()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.05)
 
 
 def test_every_trigger_goes_on_and_tells_its_progress(

@@ -22,6 +22,7 @@ from tailrace_spark.session import (
     job_parser,
     job_session,
     progress_line,
+    python_for,
     quiet,
     require_java,
     run_job,
@@ -50,6 +51,15 @@ def _java(folder: Path, says: str) -> dict[str, str]:
 def test_java_is_found(tmp_path: Path) -> None:
     found = _java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
     assert require_java(found) == str(tmp_path / "bin" / "java")
+
+
+def test_on_this_machine_spark_starts_python_by_way_of_ours(tmp_path: Path) -> None:
+    python, launcher = (str(tmp_path / each) for each in ("python", "tailrace-spark-python"))
+    assert python_for("local[2]", python=python) == python
+    Path(launcher).touch()
+    assert python_for("local[2]", python=python) == launcher
+    assert python_for("spark://there:7077", python=python) == python
+    assert python_for("", python=python) == python
 
 
 @pytest.mark.parametrize(
