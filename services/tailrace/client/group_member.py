@@ -447,8 +447,11 @@ class GroupMember:
                 raise
         finally:
             stream.cancel()
-            await tasks.close()
-            await channel.close()
+            # Who is cancelled once more while the tasks end lets go of the channel all the same.
+            try:
+                await tasks.close()
+            finally:
+                await channel.close()
 
     async def _send_beats(self, stream: _Beats, generation: int, answered: asyncio.Event) -> None:
         interval_s = self._settings.heartbeat_interval_ms / 1000

@@ -207,9 +207,12 @@ class Sender:
         finally:
             self._stream = None
             stream.cancel()
-            await tasks.close()
-            await channel.close()
-            self.give_back()
+            # Who is cancelled once more while the tasks end lets go of the channel all the same.
+            try:
+                await tasks.close()
+            finally:
+                await channel.close()
+                self.give_back()
 
     async def _until_allowed(self, reading: asyncio.Task[None]) -> None:
         """Wait as long as the broker said that it would not read on."""

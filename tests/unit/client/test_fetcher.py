@@ -303,3 +303,37 @@ def test_a_seek_before_the_question_is_on_its_way_is_no_failure(simulate: Any) -
             assert await harness.next() == (0, 1)
 
     simulate(main)
+
+
+def test_a_channel_is_let_go_of_by_who_is_cancelled_twice(simulate: Any, monkeypatch: Any) -> None:
+    """It was kept, and so was its connection, when a stream that was left ended with all others."""
+    opened: list[str] = []
+    closed: list[str] = []
+
+    async def main(world: Any) -> None:
+        kind = type(world.host.channel("b0:1"))
+        close = kind.close
+
+        async def noted(channel: Any) -> None:
+            closed.append(channel.address)
+            await close(channel)
+
+        monkeypatch.setattr(kind, "close", noted)
+        real = world.host.channel
+        monkeypatch.setattr(world.host, "channel", lambda to: opened.append(to) or real(to))
+        world.cluster.create("t", 1)
+        async with Harness(world) as harness:
+            harness.read("t", range(1))
+            fill(world, "t", 0, 1)
+            await harness.next()
+            [reading] = [
+                each for each in asyncio.all_tasks() if each.get_name().startswith("fetch from")
+            ]
+            reading.cancel()
+            # It is ending its tasks by now.
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+        assert sorted(closed) == sorted(opened)
+
+    simulate(main)
