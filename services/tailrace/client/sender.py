@@ -36,8 +36,11 @@ SUSPECT_MS: Final = 1_500
 
 GATHER_MS: Final = 5
 """While a request is on its way, batches that are not full go with the answer, or after this."""
-GATHER_MAX_MS: Final = 100
-"""A busy broker takes long to answer: so long they wait then, but no longer than this.
+GATHER_ANSWERS: Final = 2
+"""A busy broker takes long to answer. So many times as long they wait then: if they went sooner, two
+requests would be on their way at a time, each with half of the records and all of the partitions."""
+GATHER_MAX_MS: Final = 500
+"""But no longer than this.
 
 Records over hundreds of partitions would go in batches of one or two each, and keep it busy."""
 
@@ -300,7 +303,8 @@ class Sender:
 
     def _took(self, answer_ms: int) -> None:
         self._answer_ms += (answer_ms - self._answer_ms) / ANSWERS_REMEMBERED
-        self._gather_ms = min(max(int(self._answer_ms), GATHER_MS), GATHER_MAX_MS)
+        wait_ms = int(GATHER_ANSWERS * self._answer_ms)
+        self._gather_ms = min(max(wait_ms, GATHER_MS), GATHER_MAX_MS)
 
     def take(self, request: Request, response: pb.ProduceResponse) -> None:
         """Tell the producer what the broker answered."""

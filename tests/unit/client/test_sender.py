@@ -87,7 +87,7 @@ def test_requests_go_out_in_order_and_no_more_than_allowed(simulate: Any) -> Non
     simulate(main)
 
 
-@pytest.mark.parametrize(("lag_s", "gather_ms"), [(0.0, 5), (0.04, 40), (0.5, 100)])
+@pytest.mark.parametrize(("lag_s", "gather_ms"), [(0.0, 5), (0.04, 80), (0.5, 500)])
 def test_the_longer_a_broker_takes_the_more_gathers(
     simulate: Any, lag_s: float, gather_ms: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_the_longer_a_broker_takes_the_more_gathers(
         await asyncio.sleep(0.01)
         waits_ms = port.sender.gathers_until_ms() - world.clock.monotonic_ms() + 10
         assert GATHER_MS <= waits_ms <= GATHER_MAX_MS
-        assert waits_ms == pytest.approx(gather_ms, abs=10)
+        assert waits_ms == pytest.approx(gather_ms, abs=20)
 
     simulate(main)
 
