@@ -37,8 +37,8 @@ SUSPECT_MS: Final = 1_500
 GATHER_MS: Final = 5
 """While a request is on its way, batches that are not full go with the answer, or after this."""
 GATHER_ANSWERS: Final = 2
-"""A busy broker takes long to answer. So many times as long they wait then: if they went sooner, two
-requests would be on their way at a time, each with half of the records and all of the partitions."""
+"""A busy broker takes long to answer. So many times as long they wait then: if they went sooner,
+two requests would be on their way, each with half of the records and all of the partitions."""
 GATHER_MAX_MS: Final = 500
 """But no longer than this.
 
