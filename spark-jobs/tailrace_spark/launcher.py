@@ -37,7 +37,8 @@ def main() -> None:
     if len(arguments) < 2 or arguments[0] != "-m" or not arguments[1].startswith("pyspark."):
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - as we were told.
     # Python has the folder of this program in front; for a module it is the working folder.
-    sys.path[:] = unpacked([os.getcwd(), *sys.path[1:]], is_folder=os.path.isdir)
+    here = [] if sys.flags.safe_path else [_working_folder()]
+    sys.path[:] = unpacked([*here, *sys.path[len(here) :]], is_folder=os.path.isdir)
     forget_archives(sys.path_importer_cache)
     module, sys.argv[1:] = arguments[1], arguments[2:]
     from tailrace_spark import planners  # noqa: PLC0415 - it is not for every module.
@@ -68,6 +69,14 @@ def forget_archives(finders: MutableMapping[str, Any]) -> None:
     for each in list(finders):
         if _JAR in each or any(archive in each for archive in _OWN):
             del finders[each]
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        # It is gone. Python itself looks there too, in vain.
+        return ""
 
 
 def _has_twin(entry: str, path: Sequence[str], is_folder: Callable[[str], bool]) -> bool:

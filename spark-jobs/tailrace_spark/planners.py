@@ -84,14 +84,19 @@ def _hand_over(path: str) -> bool:
             if not _is_ours(connection):
                 return False
             told = json.dumps([dict(os.environ), os.getcwd(), sys.argv]).encode()
-            files = [each.fileno() for each in (sys.stdin, sys.stdout, sys.stderr)]
-            socket.send_fds(connection, [_LENGTH.pack(len(told))], files)
+            socket.send_fds(connection, [_LENGTH.pack(len(told))], [0, 1, 2])
             connection.sendall(told)
             pid = _LENGTH.unpack(_received(connection, _LENGTH.size))[0]
             # Who ends this process means the other one.
             signal.signal(signal.SIGTERM, lambda *_: _end_both(pid))
             connection.sendall(_GO)
+        except ConnectionRefusedError:
+            # Whoever listened there has died: the next one takes its place.
+            with suppress(OSError):
+                os.unlink(path)
+            return False
         except (OSError, EOFError, ValueError):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             return False
         connection.settimeout(None)
         with suppress(OSError):
@@ -117,7 +122,11 @@ def _leave_behind(path: str) -> None:
     # must not be there; what it imports stays.
     importlib.import_module(RUNNER)
     del sys.modules[RUNNER]
-    if os.fork():
+    try:
+        child = os.fork()
+    except OSError:
+        child = -1
+    if child:
         os.close(jvm)
         return
     try:
@@ -195,9 +204,10 @@ def _taken(connection: socket.socket) -> socket.socket | None:
     os.chdir(folder)
     sys.argv[:] = arguments
     connection.sendall(_LENGTH.pack(os.getpid()))
+    # However long that takes: it has been told who does the work, and closes this if it is not us.
+    connection.settimeout(None)
     if connection.recv(1) != _GO:
         return None
-    connection.settimeout(None)
     _callers.append(connection)
     return connection
 

@@ -123,7 +123,13 @@ def test_topics_drills_jobs_and_monitoring() -> None:
     assert selected <= service["metadata"]["labels"].items()
     for name in ("demo-operator", "demo-operator-clusters"):
         (endpoint,) = objects["ServiceMonitor", name]["spec"]["endpoints"]
-        assert endpoint["relabelings"][0]["targetLabel"] == "instance"
+        [instance] = endpoint["relabelings"]
+        # Two clusters of one name, in two namespaces, must not be taken for one.
+        assert instance["targetLabel"] == "instance"
+        assert instance["sourceLabels"] == [
+            "__meta_kubernetes_namespace",
+            "__meta_kubernetes_pod_name",
+        ]
     groups = objects["PrometheusRule", "demo-operator"]["spec"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert all(each["annotations"]["summary"] for each in rules)

@@ -495,6 +495,10 @@ class ConsumerCore:
             self._plan.seek(reading, wanted, last_epoch=last_epoch)
         self._fetcher.poke()
 
+    def stuck(self) -> list[TopicPartition]:
+        """Partitions that cannot go on from where they are."""
+        return [each.partition for each in self._plan.readings.values() if each.problem is not None]
+
     def _readings(self, partitions: Iterable[TopicPartition]) -> list[Reading]:
         wanted = partitions_given(partitions) or list(self._plan.readings)
         missing = [str(each) for each in wanted if each not in self._plan.readings]

@@ -8,7 +8,9 @@ run when somebody asks. All others are a run of one.
 
 from __future__ import annotations
 
+import logging
 from array import array
+from collections import deque
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -20,6 +22,11 @@ from tailrace.errors import TailraceError
 
 RUN_RECORDS_MAX: Final = 16_384
 """So many go into the buffer together before others get their turn."""
+
+RAISED: Final = "a callback of a producer raised"
+"""The program's bug must not stop the producer, nor keep others from hearing of their records."""
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Placed(NamedTuple):
@@ -52,7 +59,7 @@ class Run:
         self.callback = callback
         self._placed: list[Placed] = []
         # Those who asked before the records were in the producer's buffer.
-        self._waiting: list[Callable[[], object]] = []
+        self._waiting: deque[Callable[[], object]] = deque()
 
     def put(self, first: int, records: int, outcome: BatchOutcome, position: int) -> None:
         """So many of its records are in a batch now."""
@@ -61,7 +68,10 @@ class Run:
     def refuse(self, first: int, records: int, error: BaseException) -> None:
         self._note(Placed(first, records, None, 0, error))
         if self.callback is not None and isinstance(error, TailraceError):
-            self.callback(None, error)
+            try:
+                self.callback(None, error)
+            except Exception:  # noqa: BLE001 - see RAISED.
+                _LOG.exception(RAISED)
 
     def refuse_rest(self, error: BaseException) -> None:
         """Nothing of it that has no place yet will get one."""
@@ -87,9 +97,12 @@ class Run:
 
     def _note(self, placed: Placed) -> None:
         self._placed.append(placed)
-        waiting, self._waiting = self._waiting, []
-        for told in waiting:
-            told()
+        # Who asks again, since it is another part of the run that is known now, comes after these.
+        for _ in range(len(self._waiting)):
+            try:
+                self._waiting.popleft()()
+            except Exception:  # noqa: BLE001 - see RAISED.
+                _LOG.exception(RAISED)
 
 
 class DeliveryFuture:
@@ -159,7 +172,8 @@ class DeliveryFuture:
 
         # The loop has yet to take the run, most likely, and calls this when it does. If it has
         # taken it by now it may not have seen this, and is told.
-        self._run.when_placed(lambda: self._when_done(tell))
+        if self._run.find(self._number) is None:
+            self._run.when_placed(lambda: self._when_done(tell))
         if self._run.find(self._number) is not None:
             background.loop.call_soon_threadsafe(self._when_done, tell)
         if not ended.acquire(timeout=-1 if timeout is None else max(timeout, 0)):

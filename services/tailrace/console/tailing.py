@@ -45,7 +45,9 @@ class TailConsumer(Protocol):
 
     async def poll(self, *, timeout_ms: int | None) -> Sequence[ConsumerRecord]: ...
 
-    async def seek_to_end(self) -> None: ...
+    def stuck(self) -> list[TopicPartition]: ...
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -102,10 +104,11 @@ class Tail:
                     # What has arrived is given at once: others have their turn in between.
                     await asyncio.sleep(0)
                 except TailraceError as error:
-                    # A tail goes on with what comes: what is lost to it was lost to the topic.
+                    # A tail goes on with what comes; the other partitions go on as they were.
                     self._tell(str(error))
                     await asyncio.sleep(AGAIN_MS / 1_000)
-                    await consumer.seek_to_end()
+                    if stuck := consumer.stuck():
+                        await consumer.seek_to_end(stuck)
         finally:
             await consumer.close()
 

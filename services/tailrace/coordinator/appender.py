@@ -280,10 +280,10 @@ class _Link:
                 await tasks.close()
             finally:
                 await channel.close()
-            requests, self._requests = self._requests, {}
-            for request in requests.values():
-                for sent in request.sent:
-                    self._appender.answered(sent, None)
+                requests, self._requests = self._requests, {}
+                for request in requests.values():
+                    for sent in request.sent:
+                        self._appender.answered(sent, None)
 
     async def _send_ready(self, stream: _ProduceStream) -> None:
         self.wake.clear()

@@ -292,11 +292,12 @@ def _how_it_ended(running: EtcdProcess) -> str:
 
 def _last_words(config: EtcdConfig) -> str:
     tail = config.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-    last = tail.rsplit("\n", 1)[-1]
+    last, has_panicked = tail.rsplit("\n", 1)[-1], False
     for line in reversed(tail.splitlines()):
         # As etcd 3.4 says it, whose log is no JSON.
-        if line.startswith(_PANIC):
-            last = line.removeprefix(_PANIC)
+        if line.startswith(_PANIC) and not has_panicked:
+            # The last one: those before it are of earlier starts.
+            last, has_panicked = line.removeprefix(_PANIC), True
             continue
         # A trace of the stack may come after the line that says what is wrong.
         with suppress(ValueError, TypeError, KeyError):

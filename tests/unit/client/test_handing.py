@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
+from typing import Any
+
 import pytest
 
 from tailrace.client.background import background
 from tailrace.client.delivery import BatchOutcome, Delivery, RecordMetadata
-from tailrace.client.handing import DeliveryFuture, Run, Shared
+from tailrace.client.handing import RAISED, DeliveryFuture, Run, Shared
 from tailrace.errors import BatchTooLarge, ClientClosed, TailraceError
 from tailrace.model import TopicPartition
 
@@ -58,6 +62,55 @@ def test_who_asks_before_there_is_a_place_is_told_when_all_is_known() -> None:
     assert futures[0].result(timeout=5).offset == 3
     background().wait(_turn())
     assert told == [futures[0]]
+
+
+def test_a_callback_that_raises_keeps_nobody_from_hearing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The pump ended by it: what was sent after that waited for ever."""
+    run, futures = run_of(1)
+    told: list[DeliveryFuture] = []
+    futures[0].add_done_callback(lambda each: each.result())
+    futures[0].add_done_callback(told.append)
+
+    async def refuse() -> None:
+        run.refuse(0, 1, BatchTooLarge("no"))
+
+    background().wait(refuse())
+    assert told == [futures[0]]
+
+    def bad(*_: object) -> None:
+        raise RuntimeError("of the program")
+
+    alone = Run("t", place=(b"v", b"k", None, 0), callback=bad)
+    alone.times.append(100)
+    alone.refuse(0, 1, ClientClosed("closed"))
+    assert [each.message for each in caplog.records] == [RAISED, RAISED]
+
+
+def test_who_asks_of_a_record_that_has_its_place_leaves_nothing_behind() -> None:
+    class Value:
+        pass
+
+    value: Any = Value()
+    kept = weakref.ref(value)
+    run, futures = run_of(0)
+    run.times.append(100)
+    run.values.append(value)
+    future = DeliveryFuture(run, 0, SHARED)
+    outcome = BatchOutcome(OUTCOME_OF)
+    run.put(0, 1, outcome, 0)
+
+    async def happen(outcome: BatchOutcome) -> None:
+        # By now somebody waits.
+        await asyncio.sleep(0.05)
+        outcome.stored(0, 1, base_offset=3)
+
+    done = background().start(happen(outcome))
+    assert future.result(timeout=5).offset == 3
+    done.result(5)
+    del run, futures, future, outcome, value
+    assert kept() is None
 
 
 async def _turn() -> None:

@@ -33,7 +33,7 @@ class Consumer:
     def __init__(self, *polls: list[ConsumerRecord] | TailraceError) -> None:
         self._polls = list(polls)
         self.assigned: list[TopicPartition] = []
-        self.sought = 0
+        self.sought: list[TopicPartition] = []
         self.closed = False
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -49,8 +49,11 @@ class Consumer:
             raise found
         return found
 
-    async def seek_to_end(self) -> None:
-        self.sought += 1
+    def stuck(self) -> list[TopicPartition]:
+        return [TopicPartition("t", 1)]
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None:
+        self.sought += list(partitions)
 
     async def close(self) -> None:
         self.closed = True
@@ -129,7 +132,7 @@ async def test_a_tail_goes_on_at_the_end_after_what_it_cannot_go_on_from(
         told = await anext(pushes)
     assert [each["value"] for each in told["records"]] == ["a", "b"]
     assert told["problem"] == "records are gone"
-    assert consumer.sought == 1
+    assert consumer.sought == [TopicPartition("t", 1)]
     await pushes.aclose()  # type: ignore[attr-defined]
 
 

@@ -98,6 +98,7 @@ async def test_a_binary_that_cannot_be_run(tmp_path: Path) -> None:
     [
         '{"level":"panic","msg":"failed to create WAL","error":"no space left on device"}\npanic:',
         "C | etcdserver: it failed\npanic: failed to create WAL: no space left on device",
+        "panic: of an earlier start\npanic: failed to create WAL: no space left on device",
     ],
 )
 async def test_the_line_that_says_why_is_told_not_the_trace_of_the_stack(

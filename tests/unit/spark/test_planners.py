@@ -134,6 +134,20 @@ def test_without_an_answer_a_planner_starts_as_it_always_did(folder: Path, kept:
     until(lambda: not listeners(folder))
 
 
+def test_one_that_died_is_replaced(folder: Path, kept: Path) -> None:
+    """Its socket stayed: each planner of the session imported all, and left one that could not."""
+    for each in listeners(folder):
+        os.kill(each, signal.SIGKILL)
+    until(lambda: not listeners(folder))
+    one = Planner(folder, "one")
+    assert one.worker == one.process.pid
+    until(lambda: takes_connections(kept))
+    one.end()
+    two = Planner(folder, "two")
+    assert two.worker != two.process.pid
+    two.end()
+
+
 def test_it_goes_with_its_folder(folder: Path, kept: Path) -> None:
     assert listeners(folder)
     kept.unlink()
@@ -176,6 +190,11 @@ def until(holds: Callable[[], bool]) -> None:
 
 def sockets(folder: Path) -> list[Path]:
     return [each for each in folder.iterdir() if each.is_socket()]
+
+
+def takes_connections(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def is_there(pid: int) -> bool:
