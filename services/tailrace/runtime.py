@@ -92,6 +92,13 @@ class Tasks:
             await asyncio.wait(others, timeout=CANCEL_AGAIN_S)
             first = True
 
+    async def close_and(self, last: Callable[[], Awaitable[object]]) -> None:
+        """Close, then do this too, also for one that is cancelled once more while tasks end."""
+        try:
+            await self.close()
+        finally:
+            await last()
+
     def _others(self) -> list[asyncio.Task[Any]]:
         mine = asyncio.current_task()
         return [task for task in self._tasks if task is not mine]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -223,3 +224,26 @@ async def test_no_more_threads_than_allowed() -> None:
     await asyncio.gather(*waits)
     assert most == 2
     blocking.close()
+
+
+async def test_what_comes_last_is_done_also_when_the_end_is_cancelled() -> None:
+    done = []
+
+    async def last() -> None:
+        done.append("last")
+
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(0.01)
+
+    tasks = Tasks(lambda _, __: None)
+    tasks.spawn("stubborn", stubborn())
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(tasks.close_and(last))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert done == ["last"]
+    await tasks.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from tailrace.errors import TailraceError
@@ -181,10 +182,7 @@ class Delivery(Awaitable[RecordMetadata]):
 
         def tell() -> None:
             error = self.exception()
-            try:
-                callback(None if error else self.result(), error)
-            except Exception:  # noqa: BLE001 - the program's bug must not stop the producer.
-                _LOG.exception("a callback of a producer raised")
+            call_program(partial(callback, None if error else self.result(), error))
 
         self.outcome.when_known(self.index, tell)
 
@@ -229,3 +227,11 @@ def wait_for(outcome: BatchOutcome, index: int = -1) -> asyncio.Future[None]:
 
     outcome.when_known(index, tell)
     return future
+
+
+def call_program(told: Callable[[], object]) -> None:
+    """Call a function of the program's; that it raises keeps nobody else from hearing."""
+    try:
+        told()
+    except Exception:  # noqa: BLE001 - the program's bug must not stop the producer.
+        _LOG.exception("a callback of a producer raised")

@@ -198,11 +198,7 @@ class Fetcher:
             # It ends already: it must not be broken off in the middle of that.
             mine.is_open = False
             stream.cancel()
-            # Who is cancelled once more while the tasks end lets go of the channel all the same.
-            try:
-                await tasks.close()
-            finally:
-                await channel.close()
+            await tasks.close_and(channel.close)
 
     async def _tell(self, mine: _BrokerStream, stream: _FetchStream) -> None:
         """Tell the broker what is read elsewhere from now on, and give it credit."""

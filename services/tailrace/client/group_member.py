@@ -447,11 +447,7 @@ class GroupMember:
                 raise
         finally:
             stream.cancel()
-            # Who is cancelled once more while the tasks end lets go of the channel all the same.
-            try:
-                await tasks.close()
-            finally:
-                await channel.close()
+            await tasks.close_and(channel.close)
 
     async def _send_beats(self, stream: _Beats, generation: int, answered: asyncio.Event) -> None:
         interval_s = self._settings.heartbeat_interval_ms / 1000

@@ -8,25 +8,26 @@ run when somebody asks. All others are a run of one.
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from tailrace.client.background import Background
-from tailrace.client.delivery import BatchOutcome, Callback, Delivery, RecordMetadata
+from tailrace.client.delivery import (
+    BatchOutcome,
+    Callback,
+    Delivery,
+    RecordMetadata,
+    call_program,
+)
 from tailrace.client.trouble import because
 from tailrace.errors import TailraceError
 
 RUN_RECORDS_MAX: Final = 16_384
 """So many go into the buffer together before others get their turn."""
-
-RAISED: Final = "a callback of a producer raised"
-"""The program's bug must not stop the producer, nor keep others from hearing of their records."""
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class Placed(NamedTuple):
@@ -68,10 +69,7 @@ class Run:
     def refuse(self, first: int, records: int, error: BaseException) -> None:
         self._note(Placed(first, records, None, 0, error))
         if self.callback is not None and isinstance(error, TailraceError):
-            try:
-                self.callback(None, error)
-            except Exception:  # noqa: BLE001 - see RAISED.
-                _LOG.exception(RAISED)
+            call_program(partial(self.callback, None, error))
 
     def refuse_rest(self, error: BaseException) -> None:
         """Nothing of it that has no place yet will get one."""
@@ -99,10 +97,7 @@ class Run:
         self._placed.append(placed)
         # Who asks again, since it is another part of the run that is known now, comes after these.
         for _ in range(len(self._waiting)):
-            try:
-                self._waiting.popleft()()
-            except Exception:  # noqa: BLE001 - see RAISED.
-                _LOG.exception(RAISED)
+            call_program(self._waiting.popleft())
 
 
 class DeliveryFuture:

@@ -210,11 +210,9 @@ class Sender:
         finally:
             self._stream = None
             stream.cancel()
-            # Who is cancelled once more while the tasks end lets go of the channel all the same.
             try:
-                await tasks.close()
+                await tasks.close_and(channel.close)
             finally:
-                await channel.close()
                 self.give_back()
 
     async def _until_allowed(self, reading: asyncio.Task[None]) -> None:

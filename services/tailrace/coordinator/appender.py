@@ -275,11 +275,9 @@ class _Link:
         finally:
             self._stream = None
             stream.cancel()
-            # Who is cancelled once more while the tasks end lets go of the channel all the same.
             try:
-                await tasks.close()
+                await tasks.close_and(channel.close)
             finally:
-                await channel.close()
                 requests, self._requests = self._requests, {}
                 for request in requests.values():
                     for sent in request.sent:
