@@ -150,13 +150,10 @@ def _stay(path: str, jvm: int) -> socket.socket | None:
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         try:
-            listener.bind(path)
+            ours = _listen(listener, path)
         except OSError:
             # Another one was sooner, or the JVM is about to end.
             return None
-        os.chmod(path, 0o600)
-        ours = os.stat(path).st_ino
-        listener.listen(BACKLOG)
         # Forks that ended need nobody to ask for their codes.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while connection := _next(listener, jvm, lambda: _inode(path) == ours):
@@ -170,6 +167,23 @@ def _stay(path: str, jvm: int) -> socket.socket | None:
             with suppress(OSError):
                 os.unlink(path)
     return None
+
+
+def _listen(listener: socket.socket, path: str) -> int:
+    """Listen there, in which file is told; fails where somebody does.
+
+    The name is there only once somebody listens: who was refused would take it for a dead one's.
+    """
+    # Not longer than the other name.
+    made = os.path.join(os.path.dirname(path), f"planner-{os.getpid()}")
+    listener.bind(made)
+    try:
+        os.chmod(made, 0o600)
+        listener.listen(BACKLOG)
+        os.link(made, path)
+        return _inode(made)
+    finally:
+        os.unlink(made)
 
 
 def _next(listener: socket.socket, jvm: int, is_known: Callable[[], bool]) -> socket.socket | None:

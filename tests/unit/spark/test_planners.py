@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_the_next_one_is_forked_from_what_the_first_left_behind(folder: Path, ke
         # It has everything imported, and all that makes up the process it works for.
         assert one.told[1:] == [who, str(folder), [who], True]
         one.end()
-        assert not is_there(one.worker)
+        until(partial(is_gone, one.worker))
 
 
 def test_two_at_a_time(folder: Path, kept: Path) -> None:
@@ -112,7 +113,7 @@ def test_two_at_a_time(folder: Path, kept: Path) -> None:
 def test_who_ends_the_process_that_spark_knows_ends_the_planner(folder: Path, kept: Path) -> None:
     one = Planner(folder, "one")
     one.process.terminate()
-    until(lambda: not is_there(one.worker))
+    until(partial(is_gone, one.worker))
     assert one.end() == 128 + signal.SIGTERM
 
 
@@ -174,6 +175,26 @@ def test_it_goes_with_the_jvm(folder: Path) -> None:
     until(lambda: not listeners(folder))
 
 
+def test_its_name_is_there_only_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planner that came between the name and the listening was refused, and removed the name."""
+    path, link = tmp_path / "tailrace-planner-00000000", os.link
+
+    def link_what_answers(made: str, name: str) -> None:
+        assert takes_connections(Path(made))
+        assert Path(made).stat().st_mode & 0o777 == 0o600
+        link(made, name)
+
+    monkeypatch.setattr(os, "link", link_what_answers)
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as another:
+        assert planners._listen(one, str(path)) == path.stat().st_ino
+        with pytest.raises(FileExistsError):
+            planners._listen(another, str(path))
+        assert takes_connections(path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
 def test_no_process_stays_where_a_socket_cannot_be() -> None:
     assert not planners.socket_path({})
     assert not planners.socket_path({"SPARK_LOCAL_DIRS": "/" + "x" * 100})
@@ -189,7 +210,8 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def sockets(folder: Path) -> list[Path]:
-    return [each for each in folder.iterdir() if each.is_socket()]
+    """Those that have their last name."""
+    return [each for each in folder.glob("tailrace-planner-????????") if each.is_socket()]
 
 
 def takes_connections(path: Path) -> bool:
@@ -197,8 +219,8 @@ def takes_connections(path: Path) -> bool:
         return connection.connect_ex(str(path)) == 0
 
 
-def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
 
 
 def listeners(folder: Path) -> list[int]:
