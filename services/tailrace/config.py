@@ -149,7 +149,7 @@ class FolderConfig:
 
     log_dirs: tuple[str, ...] = ("data",)
     num_recovery_threads_per_data_dir: int = 1
-    open_files_max: int = 512
+    open_files_max: int = 4_096
     index_cache_bytes: int = 64 * _MIB
     cleaner_dedupe_buffer_bytes: int = 128 * _MIB
 

@@ -56,7 +56,7 @@ def test_the_defaults() -> None:
     assert FolderConfig().settings() == {
         "log.dirs": "data",
         "num.recovery.threads.per.data.dir": "1",
-        "open.files.max": "512",
+        "open.files.max": "4096",
         "index.cache.bytes": "67108864",
         "log.cleaner.dedupe.buffer.size": "134217728",
     }

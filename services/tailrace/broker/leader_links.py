@@ -287,6 +287,11 @@ class FollowerSession:
             if piece is not None:
                 payload.append(piece)
                 room -= piece.size
+            elif partition in self._dirty:
+                # It does not fit into what is left, and nor would most of the others. So the next
+                # frame begins with it.
+                self._dirty = {partition: None, **self._dirty}
+                break
         return pb.ReplicaFrame(push=push), payload
 
     def _goes(self, hosted: Hosted, state: _Push, piece: Slice) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -21,7 +22,7 @@ from tailrace.log.report import ManagerReport
 from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
-from tailrace.process import until_stopped
+from tailrace.process import open_files, until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
@@ -31,6 +32,8 @@ from tailrace.transport.links import SocketLinks
 from tailrace.transport.measured import MeasuredNetwork
 
 THREADS_MAX: Final = 8
+FILES_SHARE: Final = 2
+"""Of the files and connections that a process may have, logs get one in so many."""
 
 
 async def run_broker(
@@ -40,6 +43,7 @@ async def run_broker(
     say: Callable[[str], None],
 ) -> None:
     """Be a broker until `stop` is set; ServiceFailed when it cannot go on."""
+    settings = within_limits(settings, open_files().max, say)
     clock = SystemClock()
     store = MeasuredStore(open_store(etcd), clock)
     blocking = ThreadBlocking(threads_max=THREADS_MAX)
@@ -78,6 +82,20 @@ async def _run(broker: Broker, stop: asyncio.Event, say: Callable[[str], None]) 
     await broker.stop()
     say("stopped")
     await tasks.close()
+
+
+def within_limits(
+    settings: BrokerSettings, files_max: int, say: Callable[[str], None]
+) -> BrokerSettings:
+    """The settings, with no more files of logs open than the process can spare."""
+    folders, share = settings.folders, max(files_max // FILES_SHARE, 16)
+    if folders.open_files_max <= share:
+        return settings
+    say(
+        f"open.files.max={folders.open_files_max} is above what the process may have: "
+        f"{share} of {files_max} it is (ulimit -n)"
+    )
+    return replace(settings, folders=replace(folders, open_files_max=share))
 
 
 def disk_files(settings: BrokerSettings, clock: Clock) -> Files:

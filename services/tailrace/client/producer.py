@@ -371,6 +371,7 @@ class ProducerCore:
             self._accumulator.note(queue, NotLeader(f"{partition} has no leader (epoch {epoch})"))
             self._leaderless[partition] = queue
             return
+        sender.gathering.pop(partition, None)
         sender.ready[partition] = queue
         sender.wake.set()
 
@@ -441,7 +442,7 @@ class ProducerCore:
         now_ms = self._clock.monotonic_ms()
         taken: list[Pending[BatchOutcome]] = []
         room = sender.request_bytes_max
-        gathers_until_ms = sender.gathers_until_ms()
+        gathers_until_ms = sender.gather(now_ms)
         for partition, queue in list(sender.ready.items()):
             leader, epoch = self._metadata.leader_of(partition)
             if leader != sender.broker:
@@ -479,7 +480,8 @@ class ProducerCore:
             if batch.size_bytes > room < sender.request_bytes_max:
                 return None
             if batch.state is State.OPEN and gathers_until_ms > now_ms:
-                if sender.timer_ms != gathers_until_ms:
+                sender.gathering[queue.partition] = sender.ready.pop(queue.partition)
+                if not now_ms < sender.timer_ms <= gathers_until_ms:
                     sender.timer_ms = gathers_until_ms
                     self._timers.set(gathers_until_ms, queue)
                 return None

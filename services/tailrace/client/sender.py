@@ -43,6 +43,9 @@ GATHER_MAX_MS: Final = 500
 """But no longer than this.
 
 Records over hundreds of partitions would go in batches of one or two each, and keep it busy."""
+GATHER_PARTITIONS: Final = 64
+"""With so many of them, what is on its way counts as an answer that takes as long as it has so far:
+before the first answers have come, a producer would fill the broker's hands with small batches."""
 
 # The mean of their times follows so many answers.
 ANSWERS_REMEMBERED: Final = 8
@@ -110,6 +113,8 @@ class Sender:
         self.address = address
         # Queues that may have something to send, in turns.
         self.ready: dict[TopicPartition, Queue[BatchOutcome]] = {}
+        # Those of which nothing goes before `gather` says so; who has more to send is ready.
+        self.gathering: dict[TopicPartition, Queue[BatchOutcome]] = {}
         self.wake = asyncio.Event()
         # When the producer's clock will wake it, the last time that was asked for.
         self.timer_ms = 0
@@ -162,13 +167,23 @@ class Sender:
             self.hurry()
             self._break(Unreachable(f"broker {self.broker} moved to {address}"))
 
-    def gathers_until_ms(self) -> int:
-        """Until when a batch that is not full waits for more records.
+    def gather(self, now_ms: int) -> int:
+        """Until when a batch that is not full waits for more records; what gathered is ready then.
 
         At once when nothing is on its way. Else what gathers goes when the answer comes, or a
         little later: one slow partition must not hold up the others.
         """
-        return self._last_sent_ms + self._gather_ms if self._requests else 0
+        until_ms = 0
+        if self._requests:
+            wait_ms = self._gather_ms
+            if len(self.ready) + len(self.gathering) >= GATHER_PARTITIONS:
+                age_ms = now_ms - next(iter(self._requests.values())).sent_ms
+                wait_ms = min(max(wait_ms, GATHER_ANSWERS * age_ms), GATHER_MAX_MS)
+            until_ms = self._last_sent_ms + wait_ms
+        if until_ms <= now_ms:
+            self.ready.update(self.gathering)
+            self.gathering.clear()
+        return until_ms
 
     def hurry(self) -> None:
         """There is reason to believe that the broker can be reached: do not wait to try again."""
@@ -177,7 +192,7 @@ class Sender:
     async def run(self) -> None:
         failures = 0
         while True:
-            while not self.ready:
+            while not (self.ready or self.gathering):
                 self.wake.clear()
                 await self.wake.wait()
             answers = self._answers

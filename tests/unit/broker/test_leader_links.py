@@ -123,6 +123,30 @@ async def test_frames_have_a_size_and_the_rest_follows(trio: Trio) -> None:
 
 
 @simulate
+async def test_what_does_not_fit_into_a_frame_is_first_in_the_next(trio: Trio) -> None:
+    """The rest of a frame is not offered to all others, and nobody loses its turn by that."""
+    small, large = batch(1), batch(40, value=bytes(100))
+    await lead(trio, link_frame_bytes=len(small) + len(large) // 2)
+    await trio.lead(0, 0, isr=(0,), config={"min.insync.replicas": "1"}, partition=T1)
+    for data, partition in ((small, T0), (large, T1), (small, T0), (small, T1)):
+        await trio.produce(data, partition=partition)
+    link = await trio.follow_by_hand(0)
+    await report(link, position(0), position(0, partition=T1))
+    told: list[tuple[int, int, int]] = []
+    while sum(size for _, _, size in told) < 3 * len(small) + len(large):
+        frame = await link.recv()
+        assert frame is not None
+        parts = pb.ReplicaFrame.FromString(frame.header).push.partitions
+        told += [(each.partition.partition, each.base_offset, each.size) for each in parts]
+    both = 2 * len(small)
+    assert [each for each in told if each[2]] == [
+        (0, 0, both),
+        (1, 0, len(large)),
+        (1, 40, len(small)),
+    ]
+
+
+@simulate
 async def test_a_high_watermark_is_told_without_data(trio: Trio) -> None:
     await lead(trio)
     await trio.produce()

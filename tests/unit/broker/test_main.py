@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tailrace.broker.main import run_broker
+from tailrace.broker.main import run_broker, within_limits
 from tailrace.broker.settings import BrokerSettings
 from tailrace.config import FolderConfig
 from tailrace.meta.settings import EtcdSettings
@@ -76,3 +76,13 @@ def _get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, refused.read().decode()
+
+
+def test_logs_leave_half_of_the_files_to_connections() -> None:
+    said: list[str] = []
+    settings = BrokerSettings(broker_id=1, folders=FolderConfig(open_files_max=600))
+    assert within_limits(settings, 1_200, said.append) is settings
+    assert not said
+    assert within_limits(settings, 1_000, said.append).folders.open_files_max == 500
+    assert "open.files.max=600" in said[0]
+    assert within_limits(settings, 20, said.append).folders.open_files_max == 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,6 +60,28 @@ def test_small_batches_of_a_partition_go_together(simulate: Any) -> None:
         assert [each.result().offset for each in deliveries] == list(range(1, 21))
         # Five batches are on their way at most; without gathering each would be a request.
         assert world.cluster.requests - before <= 8
+        await producer.close()
+
+    simulate(main)
+
+
+def test_records_over_many_partitions_gather_from_the_first_answer_on(simulate: Any) -> None:
+    """Before a broker was known to be slow, it got a record of each partition every 5 ms."""
+
+    async def main(world: Any) -> None:
+        partitions, rounds = 300, 100
+        world.cluster.create("t", partitions)
+        world.cluster.commit_lag_s = lambda: 0.2
+        producer = world.producer()
+        for number in range(rounds * partitions):
+            await producer.send("t", b"%d" % number, partition=number % partitions)
+            if number % partitions == 0:
+                await asyncio.sleep(0.004)
+        await producer.flush()
+        logs = world.cluster.partitions.values()
+        assert {len(each.records()) for each in logs} == {rounds}
+        # 0.4 s and an answer of 0.2: two or three for each partition, 80 if each round went alone.
+        assert producer.counts.batches <= 4 * partitions
         await producer.close()
 
     simulate(main)
