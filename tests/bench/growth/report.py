@@ -101,7 +101,8 @@ _NOTES: Final = {
     ),
     Axis.CLIENTS: (
         "Three partitions. Producers share the records among them; of the consumers each reads "
-        "from the beginning (fan-out), and MB/s is what all of them get together."
+        "from the beginning (fan-out), 40 MB at least, which is more than it reads ahead, and MB/s "
+        "is what all of them get together."
     ),
     Axis.BACKLOG: (
         "One topic of three partitions that grows. Before it is read, its files are dropped from "

@@ -17,7 +17,15 @@ SIZE: Final = KIB
 """Bytes of a record's value."""
 
 STEP_BYTES_MAX: Final = 1 * GB
-"""What all clients of a step move together, at most; a backlog has its own size."""
+"""What all clients of a step move together, at most, unless that is too little for each of them; a
+backlog has its own size."""
+
+READ_BYTES_MIN: Final = 40 * MB
+"""What a consumer reads at least, however many there are.
+
+It reads 32 MiB ahead. Of a hundred that read 10 MB each, most of what brokers sent was never read,
+and was counted as what their reading costs.
+"""
 
 STEP_S_MAX: Final = 120.0
 """How long a step may take before it counts as failed: many times what it should."""

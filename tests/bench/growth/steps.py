@@ -14,6 +14,7 @@ from bench import machine
 from bench.growth.measured import FROM_DISK, Measurement
 from bench.growth.series import (
     PROCESSES_MAX,
+    READ_BYTES_MIN,
     SIZE,
     STEP_BYTES_MAX,
     STEP_S_MAX,
@@ -153,7 +154,8 @@ class Steps:
             records = volumes.records(flow)
             if flow is Flow.CONSUME:
                 # A client reads no more than there is.
-                records = min(records, self._written[topic] * clients // crowd)
+                least, most = READ_BYTES_MIN // SIZE, self._written[topic]
+                records = min(max(records, least * clients // crowd), most * clients // crowd)
             figures = self._crowd(action, topic, records, crowd, options)
             if flow is not Flow.CONSUME:
                 self._written[topic] += records * crowd
