@@ -30,8 +30,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-import pyarrow as pa
-
 from tailrace.client.settings import ProducerSettings, record_too_large
 from tailrace.errors import (
     BatchTooLarge,
@@ -42,8 +40,8 @@ from tailrace.errors import (
 )
 from tailrace.model import NO_PRODUCER_ID, TopicPartition
 from tailrace.record.build import RECORD_OVERHEAD_BYTES as BUILT_OVERHEAD_BYTES
-from tailrace.record.build import BatchBuilder, HeaderPair, batch_from_columns
-from tailrace.record.header import HEADER_BYTES, SEQUENCE_MODULUS, assemble, read_header
+from tailrace.record.build import BatchBuilder, HeaderPair, buffer_from_columns
+from tailrace.record.header import SEQUENCE_MODULUS, number, numbered
 from tailrace.record.view import BatchView
 
 
@@ -576,17 +574,11 @@ class Accumulator(Generic[W]):
             )
             batch.builder = None
 
-    def _stamped(self, batch: Pending[W]) -> bytes:
+    def _stamped(self, batch: Pending[W]) -> bytes | memoryview:
         """The bytes of a batch that is built, under the numbers that it has now."""
-        header = read_header(batch.data)
-        stored_bytes = header.length - header.padding - HEADER_BYTES
-        stored = pa.py_buffer(batch.data).slice(HEADER_BYTES, stored_bytes)
-        numbered = header._replace(
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            base_sequence=batch.sequence,
-        )
-        return assemble(numbered, stored)
+        # What was sent once may still be read by a stream that is being given up.
+        give = numbered if batch.attempts else number
+        return give(batch.data, self.producer_id, self.producer_epoch, batch.sequence)
 
     def _part(self, batch: Pending[W], start: int, count: int) -> Pending[W]:
         """Some records of a batch as one of its own, without numbers."""
@@ -595,7 +587,7 @@ class Accumulator(Generic[W]):
         part = Pending(
             batch.queue, batch.outcome, ready_ms=batch.ready_ms, deadline_ms=batch.deadline_ms
         )
-        part.data = batch_from_columns(
+        part.data = buffer_from_columns(
             columns.column("key"),
             columns.column("value"),
             columns.column("timestamp"),

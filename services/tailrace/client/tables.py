@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tailrace.client.partitioner import Partitioner
 from tailrace.client.settings import ProducerSettings, record_too_large
-from tailrace.record.build import batch_from_columns
+from tailrace.record.build import buffer_from_columns
 from tailrace.record.columns import Column, binary_column
 
 Columns: TypeAlias = "pa.RecordBatch | pa.Table | Mapping[str, Any]"
@@ -41,9 +41,9 @@ class Piece(NamedTuple):
     def where(self, mask: pa.BooleanArray) -> Piece:
         return Piece(*(_map(each, lambda column: column.filter(mask)) for each in self))
 
-    def build(self, settings: ProducerSettings) -> bytes:
+    def build(self, settings: ProducerSettings) -> bytes | memoryview:
         """The batch of these rows, without numbers."""
-        return batch_from_columns(
+        return buffer_from_columns(
             self.keys,
             self.values,
             self.timestamps,

@@ -19,9 +19,11 @@ from tailrace.errors import BatchTooLarge
 from tailrace.model import NO_TIMESTAMP_MS
 from tailrace.record.body import (
     Array,
+    Blobs,
     body_schema,
     deltas_problem,
     encode,
+    fixed_width,
     plain_message,
 )
 from tailrace.record.codec import Compression, compress
@@ -111,6 +113,7 @@ class BatchBuilder:
         # Empty until a record has one: most batches have keys, or have none.
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
+        # Among the values, or among keys of which there are some.
         self._has_nulls = False
         self._timestamps = array("q")
         # The headers of all records in a row, and where those of each record end. Empty until a
@@ -125,7 +128,7 @@ class BatchBuilder:
         """How many records were appended."""
         return len(self._values)
 
-    def append(
+    def append(  # noqa: C901 - it runs for every record.
         self,
         value: bytes | None,
         key: bytes | None = None,
@@ -155,7 +158,9 @@ class BatchBuilder:
         # This may refuse the number, so it comes before the other columns grow.
         self._timestamps.append(timestamp_ms)
         if key is not None or self._keys:
-            self._keys += [None] * (len(self._values) - len(self._keys))
+            if key is None or len(self._keys) < len(self._values):
+                self._has_nulls = True
+                self._keys += [None] * (len(self._values) - len(self._keys))
             self._keys.append(key)
         self._values.append(value)
         if pairs or self._headers_ends:
@@ -173,7 +178,8 @@ class BatchBuilder:
         if size_bytes > self._limit_bytes:
             raise BatchTooLarge(f"a batch of {size_bytes} bytes, limit {self._limit_bytes}")
         self._timestamps.extend(times)
-        if self._keys:
+        if self._keys and values:
+            self._has_nulls = True
             self._keys += [None] * (len(self._values) + len(values) - len(self._keys))
         self._values += values
         if self._headers_ends:
@@ -186,29 +192,28 @@ class BatchBuilder:
 
     def build_buffer(self, **fields: Unpack[BatchFields]) -> bytes | memoryview:
         """As `build`, without the last copy."""
-        count = self.count
+        count, keys = self.count, self._keys
         times: Array = pa.Array.from_buffers(
             pa.int64(), count, [None, pa.py_buffer(self._timestamps)]
         )
-        is_plain = not (self._keys or self._headers_ends or self._has_nulls or self._compression)
+        is_plain = not (self._headers_ends or self._has_nulls or self._compression)
         if is_plain and count:
-            return self._plain(_timed(_header(count, fields), times))
+            header = _timed(_header(count, fields), times)
+            pieces = plain_message(
+                count,
+                Blobs.of_list(cast("list[bytes]", keys)) if keys else None,
+                Blobs.of_list(cast("list[bytes]", self._values)),
+                self._timestamps.tobytes(),
+            )
+            return _plain(header, pieces, self._limit_bytes)
         columns: list[Array] = [
-            pa.array(self._keys, pa.binary()) if self._keys else pa.nulls(count, pa.binary()),
+            pa.array(keys, pa.binary()) if keys else pa.nulls(count, pa.binary()),
             pa.array(self._values, pa.binary()),
             times,
         ]
         if self._headers_ends:
             columns.append(self._headers_column())
         return _build(columns, self._compression, self._limit_bytes, fields)
-
-    def _plain(self, header: BatchHeader) -> memoryview:
-        pieces = plain_message(cast("list[bytes]", self._values), self._timestamps)
-        whole = assemble_pieces(header, pieces)
-        body_bytes = len(whole) - HEADER_BYTES
-        if body_bytes > self._limit_bytes:
-            raise BatchTooLarge(f"a body of {body_bytes} bytes, limit {self._limit_bytes}")
-        return whole
 
     def _checked_headers(self, headers: Iterable[HeaderPair]) -> tuple[list[HeaderPair], int]:
         """Return the headers of a new record, checked, and what they add to the batch."""
@@ -264,6 +269,29 @@ def batch_from_columns(
     Raises TypeError for a column of another type, ValueError for values that do not fit, and
     BatchTooLarge.
     """
+    whole = buffer_from_columns(
+        keys,
+        values,
+        timestamps,
+        headers,
+        compression=compression,
+        limit_bytes=limit_bytes,
+        **fields,
+    )
+    return bytes(whole)
+
+
+def buffer_from_columns(
+    keys: Column | None,
+    values: Column,
+    timestamps: Column | int,
+    headers: Column | None = None,
+    *,
+    compression: Compression = Compression.NONE,
+    limit_bytes: int = PRODUCED_BODY_BYTES_MAX,
+    **fields: Unpack[BatchFields],
+) -> bytes | memoryview:
+    """As `batch_from_columns`, without the last copy."""
     count = len(values)
     columns: list[Array] = [
         pa.nulls(count, pa.binary()) if keys is None else binary_column("keys", keys),
@@ -280,6 +308,15 @@ def batch_from_columns(
         raise ValueError(f"columns of unequal length: {lengths}")
     if count and pc.min(columns[2]).as_py() < NO_TIMESTAMP_MS:
         raise ValueError("a timestamp before 1970")
+    is_plain = len(columns) == 3 and not compression and not columns[1].null_count
+    if is_plain and count and (keys is None or not columns[0].null_count):
+        pieces = plain_message(
+            count,
+            None if keys is None else Blobs.of_column(columns[0]),
+            Blobs.of_column(columns[1]),
+            fixed_width(columns[2]),
+        )
+        return _plain(_timed(_header(count, fields), columns[2]), pieces, limit_bytes)
     return _build(columns, compression, limit_bytes, fields)
 
 
@@ -349,6 +386,15 @@ def _build(
         raise ValueError("a batch has at least one record")
     header = _header(count, fields, HEADERS_BIT if len(columns) == 4 else 0)
     return _seal(_timed(header, columns[2]), columns, compression, limit_bytes=limit_bytes)
+
+
+def _plain(
+    header: BatchHeader, pieces: Sequence[bytes | pa.Buffer], limit_bytes: int
+) -> memoryview:
+    body_bytes = sum(map(len, pieces))
+    if body_bytes > limit_bytes:
+        raise BatchTooLarge(f"a body of {body_bytes} bytes, limit {limit_bytes}")
+    return assemble_pieces(header, pieces)
 
 
 def _header(count: int, fields: BatchFields, attributes: int = 0) -> BatchHeader:

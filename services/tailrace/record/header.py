@@ -8,7 +8,7 @@ Invariant: a `BatchHeader` that `read_header` returned contradicts itself nowher
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
@@ -272,7 +272,36 @@ def assemble(header: BatchHeader, stored: bytes | pa.Buffer) -> bytes:
     return b"".join((prefix, _CRC.pack(crc), tail, stored, zeros))
 
 
-def assemble_pieces(header: BatchHeader, pieces: list[bytes]) -> memoryview:
+def numbered(
+    batch: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> bytes:
+    """Return the batch with these numbers of its producer and a new CRC."""
+    header = read_header(batch)
+    stored_bytes = header.length - header.padding - HEADER_BYTES
+    changed = header._replace(
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+    )
+    return assemble(changed, pa.py_buffer(batch).slice(HEADER_BYTES, stored_bytes))
+
+
+def number(
+    batch: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> bytes | memoryview:
+    """As `numbered`, in the buffer itself where `assemble_pieces` made it."""
+    whole = batch.obj if isinstance(batch, memoryview) else None
+    if not isinstance(whole, bytearray) or len(whole) != len(batch):
+        return numbered(batch, producer_id, producer_epoch, base_sequence)
+    header = read_header(batch)
+    changed = header._replace(
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+    )
+    _, tail = _length_and_tail(changed, header.length - header.padding - HEADER_BYTES)
+    whole[_TAIL_AT:HEADER_BYTES] = tail
+    whole[PREFIX_BYTES:_TAIL_AT] = _CRC.pack(crc32c(pa.py_buffer(whole).slice(_TAIL_AT)))
+    return batch
+
+
+def assemble_pieces(header: BatchHeader, pieces: Sequence[bytes | pa.Buffer]) -> memoryview:
     """As `assemble`, for a body in pieces that is not compressed: each is copied just once."""
     whole = bytearray().join((_BLANK, *pieces))
     body_bytes = len(whole) - HEADER_BYTES

@@ -18,7 +18,7 @@ from tailrace.record.view import BatchView
 SMALL = ProducerSettings(batch_size=2_000, max_request_size=4_000)
 
 
-def _records(data: bytes) -> list[Any]:
+def _records(data: bytes | memoryview) -> list[Any]:
     return list(BatchView(data).records())
 
 

@@ -13,14 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import BatchTooLarge
+from tailrace.record.body import body_schema, encode
 from tailrace.record.build import (
     EMPTY_BATCH_BYTES,
     BatchBuilder,
     batch_from_columns,
+    buffer_from_columns,
     compacted_batch,
 )
 from tailrace.record.codec import Compression
-from tailrace.record.header import PRODUCED_BODY_BYTES_MAX, read_header
+from tailrace.record.header import (
+    PRODUCED_BODY_BYTES_MAX,
+    assemble,
+    number,
+    numbered,
+    read_header,
+)
 from tailrace.record.view import BatchView, Record
 
 payloads = st.none() | st.binary(max_size=60)
@@ -301,38 +309,128 @@ def test_a_run_that_does_not_fit_is_left_out_whole() -> None:
     assert builder.count == 1
 
 
+def by_arrow(
+    keys: list[bytes] | None, values: list[bytes], times: list[int], sequence: int = -1
+) -> bytes:
+    """The batch as Arrow writes its body."""
+    columns = pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(len(values), pa.binary()) if keys is None else pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(times, pa.int64()),
+        ],
+        schema=body_schema(headers=False, compacted=False),
+    )
+    body = encode(columns)
+    count, numbers = len(values), (-1, -1) if sequence < 0 else (7, 2)
+    blank = read_header(_one_record())
+    header = blank._replace(
+        last_offset_delta=count - 1,
+        base_sequence=sequence,
+        first_timestamp_ms=times[0],
+        max_timestamp_ms=max(times),
+        producer_id=numbers[0],
+        producer_epoch=numbers[1],
+        record_count=count,
+        body_bytes=body.size,
+    )
+    return assemble(header, body)
+
+
+def _one_record() -> bytes:
+    builder = BatchBuilder()
+    builder.append(b"x", None, 1)
+    return builder.build()
+
+
 @given(
     st.lists(st.binary(max_size=40), min_size=1, max_size=70),
+    st.booleans(),
     st.integers(0, 2**53),
     st.integers(0, 2**30),
 )
 def test_plain_records_are_written_as_arrow_would(
-    values: list[bytes], time_ms: int, sequence: int
+    values: list[bytes], has_keys: bool, time_ms: int, sequence: int
 ) -> None:
-    """The writer of our own for records without keys, headers and nulls, beside Arrow's."""
+    """The writer of our own for records without headers and nulls, beside Arrow's."""
     builder = BatchBuilder()
     times = [time_ms + index for index in range(len(values))]
-    for value, each_ms in zip(values, times, strict=True):
-        builder.append(value, None, each_ms)
+    keys = [each[::2] for each in reversed(values)] if has_keys else None
+    for index, value in enumerate(values):
+        builder.append(value, keys[index] if keys else None, times[index])
     whole = builder.build_buffer(producer_id=7, producer_epoch=2, base_sequence=sequence)
     assert isinstance(whole, memoryview)
     assert whole.readonly
-    assert whole == batch_from_columns(
-        None,
-        pa.array(values, pa.binary()),
-        pa.array(times, pa.int64()),
+    assert whole == by_arrow(keys, values, times, sequence)
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=70),
+    st.booleans(),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
+def test_plain_columns_are_written_as_arrow_would(
+    values: list[bytes], has_keys: bool, before: int, after: int
+) -> None:
+    """Also when they are part of longer columns, or come with a bitmap that has no null in it."""
+    rows = len(values)
+    times = list(range(100, 100 + rows))
+    keys = [each[::2] for each in reversed(values)] if has_keys else None
+
+    def part(column: list[Any], around: Any, kind: Any) -> Any:
+        return pa.array([around] * before + column + [around] * after, kind).slice(before, rows)
+
+    whole = buffer_from_columns(
+        None if keys is None else part(keys, b"key" if after % 2 else None, pa.binary()),
+        part(values, b"value" if before % 2 else None, pa.binary()),
+        part(times, 5, pa.int64()),
         producer_id=7,
         producer_epoch=2,
-        base_sequence=sequence,
+        base_sequence=9,
     )
+    assert isinstance(whole, memoryview)
+    assert whole == by_arrow(keys, values, times, 9)
 
 
 def test_thousands_of_plain_records_are_written_as_arrow_would() -> None:
     values = [b"%d" % (index * index) for index in range(5_001)]
     builder = BatchBuilder()
     builder.extend(values, array("q", range(5_001)), sum(map(len, values)))
-    columns = pa.array(values, pa.binary()), pa.array(range(5_001), pa.int64())
-    assert builder.build() == batch_from_columns(None, *columns)
+    assert builder.build() == by_arrow(None, values, list(range(5_001)))
+    column = pa.chunked_array([values[:9], values[9:]], pa.binary())
+    times = pa.array(range(5_001), pa.int64())
+    assert batch_from_columns(None, column, times) == builder.build()
+
+
+@pytest.mark.parametrize("keys", [[b"k", None], [None, b"k"]])
+def test_a_key_that_is_null_takes_the_way_of_arrow(keys: list[bytes | None]) -> None:
+    builder = BatchBuilder()
+    for key in keys:
+        builder.append(b"v", key, 1)
+    assert isinstance(builder.build_buffer(), bytes)
+    assert [each.key for each in BatchView(builder.build()).records()] == keys
+    whole = buffer_from_columns(pa.array(keys, pa.binary()), pa.array([b"v", b"v"]), 1)
+    assert whole == builder.build()
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_a_batch_gets_its_numbers_after_it_was_built(compression: Compression) -> None:
+    values = pa.array([bytes(100)] * 50, pa.binary())
+    numbers = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 3}
+    wanted = batch_from_columns(None, values, 5, compression=compression, **numbers)  # type: ignore[arg-type]
+    built = buffer_from_columns(None, values, 5, compression=compression)
+    before = bytes(built)
+    assert numbered(built, 7, 2, 3) == wanted
+    assert built == before
+    stamped = number(built, 7, 2, 3)
+    assert stamped == wanted
+    # In place where the buffer is its own.
+    assert (built == wanted) is (compression is Compression.NONE)
+    # A piece of something larger is left alone.
+    piece = memoryview(bytearray(before) + b"more")[: len(before)]
+    assert number(piece, 7, 2, 3) == wanted
+    assert piece == before
 
 
 def test_a_value_that_is_null_takes_the_way_of_arrow() -> None:
