@@ -67,6 +67,8 @@ class Fate(Enum):
     """The stream breaks, and the broker gets to the request only later."""
     REFUSED = auto()
     """Overloaded: nothing is appended."""
+    PARTLY = auto()
+    """Its first partition is refused, the others are served: both are told in one answer."""
     TOO_LARGE = auto()
     """More than the broker reads at once: nothing is appended."""
     IGNORED = auto()
@@ -388,7 +390,11 @@ class ModelBroker:
                 size = sum(len(part.batches) for part in request.partitions)
                 if size > self.cluster.request_bytes_max:
                     fate = Fate.TOO_LARGE
-                parts = [self._append(part, fate) for part in request.partitions]
+                first = Fate.REFUSED if fate is Fate.PARTLY else fate
+                parts = [
+                    self._append(part, fate if at else first)
+                    for at, part in enumerate(request.partitions)
+                ]
                 if fate is Fate.UNANSWERED:
                     return
                 if fate is not Fate.IGNORED and request.acks != pb.ACKS_NONE:
@@ -599,6 +605,8 @@ class ModelController:
         self.next_id = 1
         # Answers of the next calls, instead of doing anything.
         self.errors: list[TailraceError] = []
+        # How long a producer waits for its id.
+        self.lag_s: Callable[[], float] = lambda: 0.0
 
     async def start(self, network: Network, address: str) -> None:
         self.server = await network.serve(
@@ -617,6 +625,7 @@ class ModelController:
         self, request: controller_pb2.InitProducerRequest
     ) -> controller_pb2.InitProducerResponse:
         response = controller_pb2.InitProducerResponse()
+        await asyncio.sleep(self.lag_s())
         if self._refuses(response):
             return response
         known = self.named.get(request.name) if request.name else None

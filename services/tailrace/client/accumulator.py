@@ -97,6 +97,7 @@ class Pending(Generic[W]):
         "retry_ms",
         "sequence",
         "state",
+        "went_first",
     )
 
     def __init__(self, queue: Queue[W], outcome: W, *, ready_ms: int, deadline_ms: int) -> None:
@@ -119,6 +120,8 @@ class Pending(Generic[W]):
         self.last_error: TailraceError | None = None
         # The epoch of the leader that it was last sent to.
         self.leader_epoch = _NEVER
+        # Whether nothing before it was unresolved when it was sent last.
+        self.went_first = False
 
     @property
     def partition(self) -> TopicPartition:
@@ -178,6 +181,8 @@ class Accumulator(Generic[W]):
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.needs_epoch = settings.enable_idempotence
+        # A new epoch is on its way: nothing more is sent in the old one.
+        self.is_renewing = False
 
     # Filling.
 
@@ -307,6 +312,7 @@ class Accumulator(Generic[W]):
         batch.state = State.IN_FLIGHT
         batch.attempts += 1
         batch.leader_epoch = leader_epoch
+        batch.went_first = queue.batches[0] is batch
         return batch
 
     def due_ms(self, queue: Queue[W]) -> int | None:
@@ -440,9 +446,13 @@ class Accumulator(Generic[W]):
         return True
 
     def is_first(self, batch: Pending[W]) -> bool:
-        """Whether nothing before it in its partition is unresolved or was lost."""
+        """Whether nothing before it in its partition was unresolved when it was sent, or lost.
+
+        What was resolved since then the broker may not have known when it answered: the answers to
+        two requests may come in any order.
+        """
         batches = batch.queue.batches
-        return bool(batches) and batches[0] is batch and not batch.after_gap
+        return bool(batches) and batches[0] is batch and batch.went_first and not batch.after_gap
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
@@ -483,7 +493,7 @@ class Accumulator(Generic[W]):
         if not self.can_begin_epoch():
             raise InvariantViolation("batches of the old epoch are still unresolved")
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self.needs_epoch = False
+        self.needs_epoch = self.is_renewing = False
         for queue in self._queues.values():
             queue.next_sequence = queue.next_ordinal = 0
             queue.is_forgotten = False
@@ -538,7 +548,7 @@ class Accumulator(Generic[W]):
         for batch in queue.batches:
             if batch.state is State.IN_FLIGHT:
                 continue
-            if self.needs_epoch and (batch.sequence < 0 or batch.after_gap):
+            if self.needs_epoch and (self.is_renewing or batch.sequence < 0 or batch.after_gap):
                 return None
             if batch.ordinal < 0:
                 oldest = queue.batches[0].ordinal

@@ -682,8 +682,9 @@ class ProducerCore:
             await self._epoch_due.wait()
             self._epoch_due.clear()
             accumulator = self._accumulator
-            if not accumulator.needs_epoch:
+            if not (accumulator.needs_epoch and accumulator.can_begin_epoch()):
                 continue
+            accumulator.is_renewing = True
             producer_id, epoch = await self._identity.get(
                 accumulator.producer_id, accumulator.producer_epoch
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulation.model_cluster import Fate
 from tailrace.errors import BatchTooLarge, RequestTooLarge
 
 
@@ -100,6 +101,68 @@ def test_one_that_is_refused_for_good_does_not_take_others_with_it(simulate: Any
         await producer.flush()
         assert [each.exception() is None for each in deliveries] == [s < 2_000 for s in sizes]
         assert len(world.cluster.get("t").records()) == 4
+        await producer.close()
+
+    simulate(main)
+
+
+def _on_one_broker(world: Any, partitions: int) -> None:
+    world.cluster.create("t", partitions)
+    for each in world.cluster.partitions.values():
+        world.cluster.move(each, 0)
+
+
+def test_an_answer_that_comes_late_is_of_what_was_known_when_it_was_given(simulate: Any) -> None:
+    """A batch was refused since the one before it was missing, and told so only after that one had
+    gone again and was stored: that was taken for a log that had lost records, and the batch failed.
+    """
+
+    async def main(world: Any) -> None:
+        cluster = world.cluster
+        _on_one_broker(world, 2)
+        producer = world.producer(linger_ms=20)
+        await (await producer.send("t", b"opens the stream", partition=1))
+        fates, lags = [Fate.PARTLY], [0.2, 0.0, 1.0]
+        cluster.fate = lambda: fates.pop(0) if fates else Fate.SERVED
+        cluster.commit_lag_s = lambda: lags.pop(0) if lags else 0.0
+        deliveries = []
+        for value in (b"refused", b"behind it"):
+            deliveries.append(await producer.send("t", value, partition=0))
+            # Its partition makes the answer to both wait.
+            deliveries.append(await producer.send("t", b"slow", partition=1))
+            await asyncio.sleep(0.06)
+        assert cluster.requests == 3, "the second went before the first was answered"
+        await asyncio.sleep(0.6)
+        assert deliveries[0].done()
+        assert not deliveries[2].done()
+        await producer.flush()
+        assert [each.result().offset for each in deliveries] == [0, 1, 1, 2]
+        assert (await producer.state())["producer_epoch"] == 0
+        await producer.close()
+
+    simulate(main)
+
+
+def test_nothing_is_sent_in_an_epoch_that_is_being_left(simulate: Any) -> None:
+    """What waited to be sent again went meanwhile, and the new epoch found it on its way: that
+    ended the producer."""
+
+    async def main(world: Any) -> None:
+        cluster = world.cluster
+        _on_one_broker(world, 2)
+        producer = world.producer()
+        for number in range(2):
+            await (await producer.send("t", b"first", partition=number))
+        cluster.get("t", 0).forget_producers()
+        cluster.controller.lag_s = lambda: 0.5
+        cluster.commit_lag_s = lambda: 1.0
+        fates = [Fate.REFUSED]
+        cluster.fate = lambda: fates.pop(0) if fates else Fate.SERVED
+        waits = await producer.send("t", b"refused", partition=1)
+        await asyncio.sleep(0.02)
+        forgotten = await producer.send("t", b"forgotten", partition=0)
+        assert (await forgotten).offset == (await waits).offset == 1
+        assert (await producer.state())["producer_epoch"] == 1
         await producer.close()
 
     simulate(main)
