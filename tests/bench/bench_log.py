@@ -29,9 +29,10 @@ from rich.table import Table
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.checkpoints import RECOVERY_POINTS
 from tailrace.log.cleaning.compaction import compact
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.view import BatchView

@@ -17,9 +17,10 @@ from typing import NoReturn
 
 from simulation.log_bench import NOW_MS, Producer, append_result, batch
 from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.record.view import BatchView
 

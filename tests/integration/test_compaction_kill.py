@@ -18,9 +18,10 @@ import pytest
 from simulation.compaction_model import check_structure, records_of
 from tailrace.config import CleanupPolicy, FolderConfig, LogConfig
 from tailrace.log.cleaning.compaction import compact
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder

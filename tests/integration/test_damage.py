@@ -24,9 +24,10 @@ from simulation.log_bench import (
 )
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import DamagedLog
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFile, OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.model import BrokerId, TopicId, TopicPartition

@@ -14,8 +14,9 @@ import pytest
 from simulation.log_bench import NOW_MS, append, batch
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.checkpoints import RECOVERY_POINTS, read_or_none
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, TopicId, TopicPartition
 
 PARTITION = TopicPartition("t", 0)

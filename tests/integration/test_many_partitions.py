@@ -12,8 +12,9 @@ import pytest
 
 from simulation.log_bench import NOW_MS, append, batch, contents
 from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFile, OsFiles
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, TopicId, TopicPartition
 
 pytestmark = pytest.mark.integration

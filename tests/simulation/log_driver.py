@@ -17,7 +17,8 @@ from simulation.log_requests import STEP_MS
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import UNLIMITED, CleanupPolicy, FolderConfig, LogConfig, TimestampType
 from tailrace.errors import StorageError
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.data_folder import Identity
+from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder

@@ -20,11 +20,11 @@ import tailrace.log.segment
 from simulation.log_driver import LogSimulation
 from simulation.storage import SimFiles
 from tailrace.log.cleaning.survivors import kept_rows
+from tailrace.log.data_folder import DataFolder
 from tailrace.log.file_cache import FileCache
 from tailrace.log.flushing import FlushWork
 from tailrace.log.index import SegmentIndex
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import DataFolder
 from tailrace.log.producers import ProducerStates
 from tailrace.log.retention import expired
 from tailrace.log.segment import Segment

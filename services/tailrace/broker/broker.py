@@ -38,8 +38,9 @@ from tailrace.errors import (
     TailraceError,
     is_no_room,
 )
+from tailrace.log.data_folder import DataFolder, Identity
 from tailrace.log.files import Files
-from tailrace.log.manager import DataFolder, Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
 from tailrace.meta.keys import (
     CLUSTER,

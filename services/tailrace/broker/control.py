@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace.broker.disk_watch import DiskWatch
-from tailrace.broker.hosted import ReplicaOrder
+from tailrace.broker.hosted import ReplicaOrder, StopOrder
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService
@@ -110,21 +110,14 @@ class ControlService:
         problem = self._problem(request.header)
         if problem is not None:
             return pb.StopReplicaResponse(error=error_code(problem.code), message=str(problem))
-        response = pb.StopReplicaResponse()
-        for each in request.partitions:
-            partition = from_partition(each.partition)
-            try:
-                await self._replicas.stop(
-                    partition, each.topic_id, delete=each.delete, revision=each.revision
-                )
-            except (TailraceError, OSError) as error:
-                code = error.code if isinstance(error, TailraceError) else "STORAGE_ERROR"
-                response.errors.append(
-                    pb.PartitionError(
-                        partition=each.partition, error=error_code(code), message=str(error)
-                    )
-                )
-        return response
+        orders = [
+            StopOrder(from_partition(each.partition), each.topic_id, each.delete, each.revision)
+            for each in request.partitions
+        ]
+        failures = await self._replicas.stop(orders)
+        return pb.StopReplicaResponse(
+            errors=[_failed(partition, error) for partition, error in failures.items()]
+        )
 
     async def update_metadata(self, request: pb.UpdateMetadataRequest) -> pb.UpdateMetadataResponse:
         problem = self._problem(request.header)

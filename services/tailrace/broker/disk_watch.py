@@ -17,8 +17,9 @@ from tailrace.broker.disks import Disk, DiskLimits, is_fatal, is_folder_gone
 from tailrace.clock import Clock
 from tailrace.errors import is_no_room
 from tailrace.log.checkpoints import META_PROPERTIES
+from tailrace.log.data_folder import DataFolder
 from tailrace.log.files import Files
-from tailrace.log.manager import DataFolder, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import TopicPartition
 from tailrace.runtime import Blocking, Tasks
 

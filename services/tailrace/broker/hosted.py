@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.broker.disks import Disk
 from tailrace.config import (
@@ -101,6 +101,18 @@ class TopicSettings:
         """Whether only a person may give up what was committed (`unclean.recovery`)."""
         chosen = self.given.get(UNCLEAN)
         return self.min_insync > 1 if chosen is None else chosen != LAST_LEADER
+
+
+class StopOrder(NamedTuple):
+    """One replica that the controller wants no longer here."""
+
+    partition: TopicPartition
+    # When set: only a replica of this topic.
+    topic_id: str = ""
+    # Its data goes too.
+    delete: bool = False
+    # When set: not if a later order said that the replica is wanted again.
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

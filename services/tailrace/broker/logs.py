@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from tailrace.broker.hosted import ReplicaOrder, TopicSettings
+from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.clock import Clock
 from tailrace.config import Flush
 from tailrace.errors import (
@@ -34,6 +34,7 @@ from tailrace.errors import (
     error_for,
 )
 from tailrace.log.cuts import forget_cut
+from tailrace.log.data_folder import DataFolder
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
@@ -69,6 +70,8 @@ class ReplicaLogs:
         # Damaged logs that wait for a person, and the epoch in which nobody led: only an unclean
         # election makes this broker their leader after that.
         self._kept: dict[TopicPartition, LeaderEpoch] = {}
+        # Folders of logs that are no more.
+        self._discarded: list[str] = []
 
     def gave_up(self, log: PartitionLog, error: TailraceError) -> None:
         """A log takes no more calls."""
@@ -135,14 +138,42 @@ class ReplicaLogs:
                 await self._mend(order, topic, now_ms)
                 return manager.logs[partition]
             self._say(f"{partition}: removing the data of a former topic of this name")
-            await self.delete(partition)
+            for failure in (await self.discard([StopOrder(partition)])).values():
+                raise failure
+            await self.remove_discarded()
         return await self._blocking.run(lambda: manager.create(partition, order.topic_id))
 
-    async def delete(self, partition: TopicPartition) -> None:
-        self.offline.pop(partition, None)
-        self._doubted.pop(partition, None)
-        self._kept.pop(partition, None)
-        await self._blocking.run(lambda: self._manager.delete(partition))
+    async def discard(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
+        """Give logs up for good, all of a folder at once: each would wait for the disk, often.
+
+        Those that could not be come back; what is left of the others is for `remove_discarded`.
+        """
+        failures: dict[TopicPartition, TailraceError] = {}
+        by_folder: dict[DataFolder | None, list[TopicPartition]] = {}
+        for partition, topic_id, *_ in orders:
+            try:
+                if self._manager.is_of(partition, topic_id):
+                    by_folder.setdefault(self._manager.folder_of(partition), []).append(partition)
+            except (TailraceError, OSError) as error:
+                failures[partition] = _as_ours(error)
+        for group in by_folder.values():
+            for partition in group:
+                for known in (self.offline, self._doubted, self._kept):
+                    known.pop(partition, None)
+            try:
+                self._discarded += await self._blocking.run(partial(self._manager.discard, group))
+            except (TailraceError, OSError) as error:
+                failures |= dict.fromkeys(group, _as_ours(error))
+        return failures
+
+    async def remove_discarded(self, *, at_most: int = MAKERS_MAX) -> bool:
+        """Remove some of what discarded logs left on disk; whether there is more."""
+        some, self._discarded = self._discarded[:at_most], self._discarded[at_most:]
+        try:
+            await self._blocking.run(partial(self._manager.remove, some))
+        except OSError as error:
+            self._say(f"what was deleted stays on disk until the next start: {error}")
+        return bool(self._discarded)
 
     async def _mend(self, order: ReplicaOrder, topic: TopicSettings, now_ms: int) -> None:
         partition, manager = order.partition, self._manager
@@ -185,6 +216,10 @@ def _is_nobodys(order: ReplicaOrder) -> bool:
     """Whether nobody leads, and nobody is known to hold what was committed."""
     state = order.state
     return state.leader == NO_LEADER and not state.isr and not state.elr
+
+
+def _as_ours(error: TailraceError | OSError) -> TailraceError:
+    return error if isinstance(error, TailraceError) else StorageError(str(error))
 
 
 def _as_damage(partition: TopicPartition, error: TailraceError) -> TailraceError:

@@ -18,7 +18,7 @@ from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
 from tailrace.broker.fetcher import LeaderLink, event_of
 from tailrace.broker.flushes import TimedBlocking, flush
-from tailrace.broker.hosted import Hosted, ReplicaOrder, TopicSettings
+from tailrace.broker.hosted import Hosted, ReplicaOrder, StopOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import (
     PROTOCOL_VERSION,
@@ -246,26 +246,28 @@ class Replicas:
                     failures.append((order.partition, StorageError(str(error))))
         return failures
 
-    async def stop(
-        self, partition: TopicPartition, topic_id: str, *, delete: bool, revision: int = 0
-    ) -> None:
-        """Serve the replica no longer, and delete it if asked.
-
-        With a revision only if no later order said that the replica is wanted again.
-        """
+    async def stop(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
+        """Serve replicas no longer, and delete what is said; what could not be done comes back."""
         async with self._obeying:
-            hosted = self._hosted.get(partition)
-            if revision and hosted is not None and hosted.machine.revision > revision:
-                self._say(f"{partition}: not stopped, a later order wants it")
-                return
-            if hosted is not None and (not topic_id or hosted.topic_id == topic_id):
-                self._handle(hosted, Stopped())
-                self._unfollow(hosted)
-                del self._hosted[partition]
-            if delete and self._manager.holds(partition):
-                stored = self._manager.topic_id(partition)
-                if not topic_id or stored == topic_id:
-                    await self._logs.delete(partition)
+            stopped = [each for each in orders if self._stop(each)]
+            failures = await self._logs.discard([each for each in stopped if each.delete])
+        is_more = True
+        while is_more:
+            # Large files take their time: other orders get their turn in between.
+            async with self._obeying:
+                is_more = await self._logs.remove_discarded()
+        return failures
+
+    def _stop(self, order: StopOrder) -> bool:
+        hosted = self._hosted.get(order.partition)
+        if order.revision and hosted is not None and hosted.machine.revision > order.revision:
+            self._say(f"{order.partition}: not stopped, a later order wants it")
+            return False
+        if hosted is not None and order.topic_id in {"", hosted.topic_id}:
+            self._handle(hosted, Stopped())
+            self._unfollow(hosted)
+            del self._hosted[order.partition]
+        return True
 
     def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Partitions on disk that the controller did not name."""

@@ -17,9 +17,10 @@ from typing import Final
 
 from tailrace.clock import SystemClock
 from tailrace.config import CleanupPolicy, FolderConfig, LogConfig
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.record.build import BatchBuilder
 

@@ -46,8 +46,8 @@ from tailrace.log.checkpoints import (
     decode_named,
 )
 from tailrace.log.cuts import CUT_FILE, NOTE_BYTES_MAX
+from tailrace.log.data_folder import LOCK_FILE
 from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
-from tailrace.log.manager import LOCK_FILE
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
 from tailrace.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from tailrace.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX

@@ -13,8 +13,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from tailrace.log.data_folder import LOCK_FILE
 from tailrace.log.files import BOOT_ID_PATH, Names
-from tailrace.log.manager import LOCK_FILE
 
 LOCKS_PATH: Final = "/proc/locks"
 READ_BYTES: Final = 1 << 20

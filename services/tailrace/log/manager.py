@@ -3,327 +3,54 @@
 A broker may have several folders, on disks of their own: a new log goes to the one with the fewest.
 One that fails, at the start or later, is left alone from then on, and the others go on.
 
-A data folder is locked by one process at a time. Its checkpoint files are small and rewritten
-whole; a lost one costs time (more is scanned), never data. The clean-shutdown marker is removed,
-durably, before anything in the folder can change, and written last of all.
-
 Bounds: open descriptors by `open_files_max`, indexes of closed segments by `index_cache_bytes`,
 both over all folders; a log that is not written to holds no index of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final
 
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
     CorruptCheckpoint,
-    FolderMismatch,
     InvariantViolation,
     StorageError,
     TailraceError,
     is_no_room,
 )
 from tailrace.log.checkpoints import (
-    CLEAN_SHUTDOWN,
-    CLEANED,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
-    LOG_STARTS,
-    META_PROPERTIES,
     PARTITION_METADATA,
-    RECOVERY_POINTS,
-    CleanPartition,
-    CleanShutdown,
     Kind,
-    MetaProperties,
     PartitionMetadata,
     encode,
     read_or_none,
     write_atomically,
 )
+from tailrace.log.data_folder import (
+    DELETED_SUFFIX,
+    DataFolder,
+    Identity,
+    OffsetMap,
+    PartitionCheckpoints,
+)
 from tailrace.log.file_cache import FileCache
-from tailrace.log.files import Files, FolderLock
+from tailrace.log.files import Files
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, make_log, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.swap import segment_bases
-from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
+from tailrace.model import Offset, TopicId, TopicPartition
 
-LOCK_FILE: Final = ".lock"
-DELETED_SUFFIX: Final = "-delete"
 # Another copy of a log, in a folder that was away while the log was made anew: for people.
 STRAY_SUFFIX: Final = "-stray"
-
-OffsetMap = Mapping[TopicPartition, Offset]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose folders these are; `incarnation` is for folders that have none yet."""
-
-    cluster_id: str
-    broker_id: BrokerId
-    incarnation: str
-
-
-class DataFolder:
-    """One data folder: its lock, its checkpoint files, and the logs that live in it."""
-
-    def __init__(self, files: Files, path: str) -> None:
-        self._files = files
-        self._mutex = Lock()
-        self._lock: FolderLock | None = None
-        self._boot_id = ""
-        self.path = path
-        # Why the folder is not used any more; empty: it is.
-        self.failure = ""
-        # Its disk has little room: new logs go elsewhere if they can.
-        self.is_full = False
-        self.logs: dict[TopicPartition, PartitionLog] = {}
-        self.coming: set[TopicPartition] = set()
-        self.recovery_points: dict[TopicPartition, Offset] = {}
-        self.log_starts: dict[TopicPartition, Offset] = {}
-        self.cleaned: dict[TopicPartition, Offset] = {}
-        self.clean: CleanShutdown | None = None
-        self.meta: MetaProperties | None = None
-
-    def open(self, report: ManagerReport) -> None:
-        """Lock the folder and read what is beside the logs; nothing else is changed."""
-        self._files.make_folder(self.path)
-        self._lock = self._files.lock(f"{self.path}/{LOCK_FILE}")
-        self.meta = self._load(META_PROPERTIES, report, must_be_good=True)
-        if self.meta is None:
-            self._sync_folders_above()
-        self.clean = self._load(CLEAN_SHUTDOWN, report)
-        self.recovery_points = self._load_offsets(RECOVERY_POINTS, report)
-        self.log_starts = self._load_offsets(LOG_STARTS, report)
-        self.cleaned = self._load_offsets(CLEANED, report)
-        self._boot_id = self._files.boot_id()
-        if not self.is_boot_confirmed:
-            report.same_boot = False
-
-    def check(self, identity: Identity) -> None:
-        """Make sure that the folder is ours."""
-        found = self.meta
-        if found is not None and (found.cluster_id, found.broker_id) != (
-            identity.cluster_id,
-            identity.broker_id,
-        ):
-            raise FolderMismatch(
-                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, "
-                f"not to broker {identity.broker_id} of cluster {identity.cluster_id}"
-            )
-
-    def claim(self, identity: Identity, report: ManagerReport) -> None:
-        """From here on the folder changes: take the marker away, note whose it is."""
-        if self.clean is not None:
-            self._files.remove(f"{self.path}/{CLEAN_SHUTDOWN.file_name}")
-            self._files.sync_folder(self.path)
-        self._remove_deleted(report)
-        if self.meta is None:
-            # One that is there names its boot until `confirm_boot`: a crash before hides nothing.
-            self.meta = MetaProperties(
-                identity.cluster_id, identity.broker_id, identity.incarnation, self._boot_id
-            )
-            self.store(META_PROPERTIES, self.meta)
-
-    @property
-    def is_boot_confirmed(self) -> bool:
-        return self.meta is None or self.meta.boot_id == self._boot_id
-
-    def confirm_boot(self) -> None:
-        """Note the boot that the folder is used under; durable on return."""
-        if self.meta is not None and not self.is_boot_confirmed:
-            meta = replace(self.meta, boot_id=self._boot_id)
-            self.store(META_PROPERTIES, meta)
-            self.meta = meta
-
-    def partitions(self) -> list[TopicPartition]:
-        found = (TopicPartition.parse(name) for name in self._files.list(self.path))
-        return [each for each in found if each and self._files.is_folder(f"{self.path}/{each}")]
-
-    def load(self, kind: Kind[OffsetMap]) -> dict[TopicPartition, Offset]:
-        found = read_or_none(self._files, f"{self.path}/{kind.file_name}", kind)
-        return dict(found) if found is not None else {}
-
-    def store(self, kind: Kind[T], value: T) -> None:
-        """Replace a checkpoint file; durable on return."""
-        path = f"{self.path}/{kind.file_name}"
-        write_atomically(self._files, path, encode(kind, value), durable=True)
-
-    def lower_recovery_point(self, partition: TopicPartition, offset: int) -> None:
-        self.set_cleaned(partition, min(offset, self.cleaned.get(partition, Offset(0))))
-        with self._mutex:
-            if self.recovery_points.get(partition, 0) > offset:
-                self._store_recovery_point(partition, offset)
-
-    def raise_recovery_point(self, partition: TopicPartition, offset: int) -> None:
-        """Store that recovery made a segment durable: the next one need not scan it again."""
-        with self._mutex:
-            if self.recovery_points.get(partition, 0) < offset:
-                self._store_recovery_point(partition, offset)
-
-    def set_log_start(self, partition: TopicPartition, offset: int) -> None:
-        with self._mutex:
-            if self.log_starts.get(partition, 0) != offset:
-                # Stored first: a reopened log must not start where the next process would not.
-                starts = {**self.log_starts, partition: Offset(offset)}
-                self.store(LOG_STARTS, starts)
-                self.log_starts = starts
-
-    def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
-        with self._mutex:
-            if self.cleaned.get(partition, 0) != offset:
-                cleaned = {**self.cleaned, partition: Offset(offset)}
-                self.store(CLEANED, cleaned)
-                self.cleaned = cleaned
-
-    def checkpoint(self) -> None:
-        """Store how far the logs are durable and where they start."""
-        with self._mutex:
-            # Others are made and deleted meanwhile, by other threads.
-            logs = list(self.logs.items())
-            points = {each: Offset(log.recovery_point) for each, log in logs}
-            starts = {each: Offset(log.log_start) for each, log in logs}
-            points, starts = self.recovery_points | points, self.log_starts | starts
-            # In this order: retention raises both, and what it removed may come back unsynced
-            # after a power loss. The log start says that it does not count, the recovery point
-            # alone would call it damage.
-            self.store(LOG_STARTS, starts)
-            self.log_starts = starts
-            self.store(RECOVERY_POINTS, points)
-            self.recovery_points = points
-
-    def keep_only(self, partitions: list[TopicPartition]) -> None:
-        """Drop what the checkpoints say of partitions that are gone; durable on return.
-
-        A partition that is made anew under an old name must not find the old offsets.
-        """
-        known = set(partitions)
-        for kind, offsets in (
-            (RECOVERY_POINTS, self.recovery_points),
-            (LOG_STARTS, self.log_starts),
-            (CLEANED, self.cleaned),
-        ):
-            gone = [each for each in offsets if each not in known]
-            for partition in gone:
-                del offsets[partition]
-            if gone:
-                self.store(kind, offsets)
-        watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
-        if not watermarks.keys() <= known:
-            kept = {each: watermarks[each] for each in watermarks if each in known}
-            self.store(HIGH_WATERMARKS, kept)
-
-    def forget(self, partition: TopicPartition) -> None:
-        with self._mutex:
-            self.logs.pop(partition, None)
-            self.recovery_points.pop(partition, None)
-            self.log_starts.pop(partition, None)
-            self.cleaned.pop(partition, None)
-            watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
-            if watermarks.pop(partition, None) is not None:
-                self.store(HIGH_WATERMARKS, watermarks)
-            self.store(CLEANED, self.cleaned)
-            self.store(RECOVERY_POINTS, self.recovery_points)
-            self.store(LOG_STARTS, self.log_starts)
-
-    def close(self) -> None:
-        """Close every log; the marker names those that were closed in order.
-
-        Does nothing when the folder is not open: it may be another process's by now.
-        """
-        if self._lock is None:
-            return
-        entries: dict[TopicPartition, CleanPartition] = {}
-        failures: list[str] = []
-        for partition, log in list(self.logs.items()):
-            try:
-                log.close()
-            except (TailraceError, OSError) as error:
-                failures.append(f"{partition}: {error}")
-                continue
-            active = log.segments[-1]
-            entries[partition] = CleanPartition(
-                Offset(log.log_start),
-                Offset(log.log_end),
-                Offset(active.base_offset),
-                active.size,
-            )
-        self.checkpoint()
-        if self.is_boot_confirmed:
-            self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
-        self.release()
-        if failures:
-            raise StorageError(f"{self.path} was not closed cleanly: " + "; ".join(failures))
-
-    def _store_recovery_point(self, partition: TopicPartition, offset: int) -> None:
-        # Stored first: what is lower in memory than in the file would never be stored.
-        points = {**self.recovery_points, partition: Offset(offset)}
-        self.store(RECOVERY_POINTS, points)
-        self.recovery_points = points
-
-    def release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _load(
-        self, kind: Kind[T], report: ManagerReport, *, must_be_good: bool = False
-    ) -> T | None:
-        try:
-            return read_or_none(self._files, f"{self.path}/{kind.file_name}", kind)
-        except CorruptCheckpoint as error:
-            if must_be_good:
-                raise
-            report.notes.append(f"not used: {error}")
-            return None
-
-    def _load_offsets(
-        self, kind: Kind[OffsetMap], report: ManagerReport
-    ) -> dict[TopicPartition, Offset]:
-        found = self._load(kind, report)
-        return dict(found) if found is not None else {}
-
-    def _sync_folders_above(self) -> None:
-        """The folder may have been made just now: its name, and those above it, have to last."""
-        for above in PurePosixPath(self.path).parents:
-            try:
-                self._files.sync_folder(str(above))
-            except PermissionError:
-                # A folder that we may not even read is not one that we made a name in.
-                return
-
-    def _remove_deleted(self, report: ManagerReport) -> None:
-        for name in self._files.list(self.path):
-            if name.endswith(DELETED_SUFFIX) and TopicPartition.parse(
-                name.removesuffix(DELETED_SUFFIX)
-            ):
-                self._files.remove_folder(f"{self.path}/{name}")
-                report.notes.append(f"finished the deletion of {name}")
-
-
-@dataclass(frozen=True, slots=True)
-class _PartitionCheckpoints:
-    """The two durable offsets of one log, kept in the files of its folder."""
-
-    folder: DataFolder
-    partition: TopicPartition
-
-    def lower_recovery_point(self, offset: int) -> None:
-        self.folder.lower_recovery_point(self.partition, offset)
-
-    def set_log_start(self, offset: int) -> None:
-        self.folder.set_log_start(self.partition, offset)
 
 
 class LogManager:
@@ -409,7 +136,7 @@ class LogManager:
             path = f"{each.path}/{partition}"
             if self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
                 # A creation or a removal that failed half-way left it there.
-                self._discard(each, partition)
+                self.remove(self._discard(each, [partition]))
         with self._placing:
             if not self.healthy:
                 raise StorageError("no data folder is left")
@@ -438,6 +165,14 @@ class LogManager:
         metadata = read_or_none(self._files, path, PARTITION_METADATA)
         return metadata.topic_id if metadata is not None else None
 
+    def is_of(self, partition: TopicPartition, topic_id: str) -> bool:
+        """Whether there is a log of this topic (empty: of any), or a rest that `discard` left."""
+        folder = self._folder_of.get(partition)
+        if folder is None or not topic_id:
+            return folder is not None
+        is_rest = not self._files.exists(f"{folder.path}/{partition}")
+        return is_rest or self.topic_id(partition) == topic_id
+
     def repair(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
         """Open a damaged log with what is whole of it; the rest must come from the leader."""
         return self._open_again(partition, now_ms, accept_loss=True)
@@ -447,17 +182,31 @@ class LogManager:
         return self._open_again(partition, now_ms, accept_loss=False)
 
     def delete(self, partition: TopicPartition) -> None:
-        """Remove a partition; the rename makes it final, the rest may finish at the next start.
+        """Remove a partition: all that `discard` begins."""
+        self.remove(self.discard([partition]))
 
-        After an error the log is closed and the call can be repeated.
+    def discard(self, partitions: Collection[TopicPartition]) -> list[str]:
+        """Give partitions of one folder up for good; what is left on disk is for `remove`.
+
+        After an error the logs are closed and the call can be repeated. What is not removed then
+        goes at the next start.
         """
-        folder = self._folder_of[partition]
-        log = self.logs.pop(partition, None)
-        folder.logs.pop(partition, None)
-        if log is not None:
-            log.abandon("it was deleted")
-        self._discard(folder, partition)
-        del self._folder_of[partition]
+        folder = self._folder_of[next(iter(partitions))]
+        for partition in partitions:
+            log = self.logs.pop(partition, None)
+            folder.logs.pop(partition, None)
+            if log is not None:
+                log.abandon("it was deleted")
+        left = self._discard(folder, partitions)
+        for partition in partitions:
+            del self._folder_of[partition]
+        return left
+
+    def remove(self, left: Iterable[str]) -> None:
+        """Remove what was discarded."""
+        for each in left:
+            if self._files.exists(each):
+                self._files.remove_folder(each)
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         return self._load_all(HIGH_WATERMARKS)
@@ -568,19 +317,21 @@ class LogManager:
             folder.checkpoint()
         return report
 
-    def _discard(self, folder: DataFolder, partition: TopicPartition) -> None:
-        path = f"{folder.path}/{partition}"
-        doomed = f"{folder.path}/{partition}{DELETED_SUFFIX}"
-        if self._files.exists(path):
-            if self._files.exists(doomed):
-                self._files.remove_folder(doomed)
-            self._files.rename(path, doomed)
+    def _discard(self, folder: DataFolder, partitions: Collection[TopicPartition]) -> list[str]:
+        left: list[str] = []
+        for partition in partitions:
+            path = f"{folder.path}/{partition}"
+            left.append(path + DELETED_SUFFIX)
+            if self._files.exists(path):
+                self.remove(left[-1:])
+                self._files.rename(path, left[-1])
         self._files.sync_folder(folder.path)
-        self.storage.cache.forget_folder(path)
-        self.storage.failed_syncs.pop(path, None)
-        folder.forget(partition)
-        if self._files.exists(doomed):
-            self._files.remove_folder(doomed)
+        for partition in partitions:
+            path = f"{folder.path}/{partition}"
+            self.storage.cache.forget_folder(path)
+            self.storage.failed_syncs.pop(path, None)
+        folder.forget(partitions)
+        return left
 
     def _open_logs(self, folder: DataFolder, report: ManagerReport, now_ms: int) -> None:
         partitions = folder.partitions()
@@ -643,12 +394,12 @@ class LogManager:
     ) -> PartitionLog:
         path = f"{folder.path}/{partition}"
         if partition in folder.recovery_points or partition in folder.log_starts:
-            folder.forget(partition)
+            folder.forget([partition])
         self._files.make_folder(path)
         data = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
         write_atomically(self._files, f"{path}/{PARTITION_METADATA.file_name}", data, durable=True)
         self._files.sync_folder(folder.path)
-        config, notes = self._log_config(partition.topic), _PartitionCheckpoints(folder, partition)
+        config, notes = self._log_config(partition.topic), PartitionCheckpoints(folder, partition)
         log = make_log(self.storage, path, partition, config=config, checkpoints=notes)
         self.logs[partition] = folder.logs[partition] = log
         self._folder_of[partition] = folder
@@ -668,7 +419,7 @@ class LogManager:
             f"{folder.path}/{partition}",
             partition,
             config=self._log_config(partition.topic),
-            checkpoints=_PartitionCheckpoints(folder, partition),
+            checkpoints=PartitionCheckpoints(folder, partition),
             recovery_point=folder.recovery_points.get(partition, Offset(0)),
             log_start=folder.log_starts.get(partition, Offset(0)),
             clean=clean,

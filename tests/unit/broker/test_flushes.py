@@ -8,7 +8,8 @@ from simulation.storage import SimFiles
 from tailrace.broker.flushes import TimedBlocking, flush
 from tailrace.config import FolderConfig
 from tailrace.errors import LogClosed, StorageError
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.data_folder import Identity
+from tailrace.log.manager import LogManager
 from tailrace.metrics.values import Calls
 from tailrace.model import BrokerId, TopicId, TopicPartition
 

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 
 from simulation.loop import LoopClock
-from tailrace.broker.hosted import Hosted
+from tailrace.broker.hosted import Hosted, StopOrder
 from tailrace.broker.housekeeping import STEP_BYTES, Housekeeping
 from tailrace.record.build import BatchBuilder
 from tailrace.record.view import BatchView
@@ -239,7 +239,7 @@ async def test_a_partition_that_is_deleted_while_it_is_compacted(trio: Trio) -> 
     await fill(trio, 100)
     keeping = housekeeping(trio)
     await trio.until(lambda: keeping.now_cleaning == T0)
-    await trio.processes[0].spawn("stop", trio.replicas(0).stop(T0, "", delete=True))
+    await trio.processes[0].spawn("stop", trio.replicas(0).stop([StopOrder(T0, delete=True)]))
     await trio.until(lambda: keeping.passes == 1)
     assert "t-0" not in trio.files[0].list("/data")
 

@@ -6,17 +6,18 @@ import asyncio
 
 from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
 from simulation.storage import SimFiles
-from tailrace.broker.hosted import ReplicaOrder, TopicSettings
+from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.broker.logs import MAKERS_MAX, ReplicaLogs
 from tailrace.config import FolderConfig, LogConfig
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.data_folder import Identity
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.replication.partition import Role
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
 from tailrace.v1 import control_pb2 as pb
-from unit.broker.trio import T0, Trio, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, simulate
 
 ACK = {"flush": "ack"}
 
@@ -200,16 +201,35 @@ async def test_one_that_could_not_be_opened_anew_can_be_deleted(trio: Trio) -> N
     trio.files[0].disk_bytes_max = 1
     await trio.lead(1, 1, isr=(1, 2), to=(0,))
     trio.files[0].disk_bytes_max = None
-    await trio.replicas(0).stop(T0, "", delete=True)
+    await trio.replicas(0).stop([StopOrder(T0, delete=True)])
     assert not any("t-0" in name for name in trio.files[0].list("/data"))
 
 
 @simulate
 async def test_a_replica_that_is_deleted_is_not_out_of_service(trio: Trio) -> None:
     await lead_and_fail(trio, {})
-    await trio.replicas(0).stop(T0, "", delete=True)
+    await trio.replicas(0).stop([StopOrder(T0, delete=True)])
     assert not trio.replicas(0).offline
     assert trio.replicas(0).get(T0) is None
+
+
+@simulate
+async def test_replicas_that_are_deleted_together(trio: Trio) -> None:
+    """Those that are to go go, the others stay, and what cannot go is told."""
+    await trio.start(0)
+    kept = TopicPartition("t", 9)
+    for each in (T0, T1, kept):
+        await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=each)
+    replicas = trio.replicas(0)
+    trio.files[0].fail_next_folder_sync()
+    orders = [StopOrder(T0, delete=True), StopOrder(T1, TOPIC_ID, delete=True)]
+    failures = await replicas.stop(orders)
+    assert {*failures} == {T0, T1}
+    assert replicas.get(T0) is None
+    others = [StopOrder(kept, "another", delete=True), StopOrder(TopicPartition("x", 0))]
+    assert await replicas.stop([*orders, *others]) == {}
+    assert {each for each in trio.files[0].list("/data") if each.startswith("t-")} == {"t-9"}
+    assert replicas.get(kept) is not None
 
 
 async def lose_all_that_was_vouched_for(trio: Trio, config: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tailrace.broker.hosted import StopOrder
 from tailrace.broker.scrubbing import Scrubber
 from tailrace.replication.partition import Role
 from tailrace.transport.wire import code_name, to_partition
@@ -87,7 +88,7 @@ async def test_scrubbing_is_not_faster_than_it_may_be(trio: Trio) -> None:
 async def test_f15_a_leader_pushes_nothing_that_rotted_and_hands_over(trio: Trio) -> None:
     await written(trio)
     rot(trio, 0)
-    await trio.replicas(2).stop(T0, "", delete=True)
+    await trio.replicas(2).stop([StopOrder(T0, delete=True)])
     await trio.lead(0, 0, isr=(0, 1), config=SMALL)
     await trio.until(lambda: T0 in trio.replicas(0).offline)
     await mend(trio, leader=1, damaged=0)
@@ -99,7 +100,7 @@ async def test_f15_what_a_follower_does_not_take_is_looked_at(trio: Trio) -> Non
     await written(trio)
     active = trio.hosted(0).log.segments[-1]
     trio.files[0].flip_bits(active.path, active.size // 2)
-    await trio.replicas(2).stop(T0, "", delete=True)
+    await trio.replicas(2).stop([StopOrder(T0, delete=True)])
     await trio.lead(0, 0, isr=(0, 1), config=SMALL)
     await trio.until(lambda: T0 in trio.replicas(0).offline)
     assert trio.heard("a push could not be appended")

@@ -10,8 +10,8 @@ import pytest
 from simulation import log_folders
 from tailrace.cli import sources
 from tailrace.cli.sources import SourceFiles, is_in_use
+from tailrace.log.data_folder import LOCK_FILE
 from tailrace.log.files import OsFiles
-from tailrace.log.manager import LOCK_FILE
 
 
 def test_reads_files_and_folders(tmp_path: Path) -> None:

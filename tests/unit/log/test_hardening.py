@@ -22,10 +22,11 @@ from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import CorruptBatch, LimitReached, OffsetOutOfRange, StorageError
 from tailrace.log.checkpoints import CLEANED, LEADER_EPOCHS, RECOVERY_POINTS
 from tailrace.log.cleaning.compaction import compact
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.flushing import SYNC_FAILED_FILE
 from tailrace.log.log import TimedOffset
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.producers import ProducerStates
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name

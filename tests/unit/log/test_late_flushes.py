@@ -10,8 +10,9 @@ from simulation.log_bench import NOW_MS, LogBench, append, batch, values
 from simulation.storage import SimFiles
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import InvariantViolation, LogClosed, StorageError
+from tailrace.log.data_folder import Identity
 from tailrace.log.flushing import SYNC_FAILED_FILE
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, TopicId, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)

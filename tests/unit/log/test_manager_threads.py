@@ -7,9 +7,10 @@ from typing import cast
 from simulation.log_bench import NOW_MS
 from simulation.storage import SimFile, SimFiles
 from tailrace.config import FolderConfig, LogConfig
+from tailrace.log.data_folder import Identity
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
-from tailrace.model import BrokerId, TopicId, TopicPartition
+from tailrace.log.manager import LogManager
+from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
 
 
 def test_a_log_is_made_while_checkpoints_are_written() -> None:
@@ -58,22 +59,23 @@ def test_logs_made_at_once_spread_over_the_folders() -> None:
     manager.close()
 
 
+class Counting(SimFiles):
+    syncs = 0
+
+    def sync_folder(self, path: str) -> None:
+        self.syncs += 1
+        super().sync_folder(path)
+
+    def _sync(self, file: SimFile) -> None:
+        self.syncs += 1
+        super()._sync(file)
+
+
 def test_a_new_log_waits_for_the_disk_three_times_and_survives_a_power_loss() -> None:
     """Its identity, its folder, the folder above; what is in it is synced when there is something.
 
     A thousand partitions on three brokers took 18 s when each log was synced six times.
     """
-
-    class Counting(SimFiles):
-        syncs = 0
-
-        def sync_folder(self, path: str) -> None:
-            self.syncs += 1
-            super().sync_folder(path)
-
-        def _sync(self, file: SimFile) -> None:
-            self.syncs += 1
-            super()._sync(file)
 
     files = Counting()
     manager = manager_of(files)
@@ -97,3 +99,21 @@ def manager_of(files: SimFiles, *folders: str) -> LogManager:
     )
     manager.open(now_ms=NOW_MS)
     return manager
+
+
+def test_a_hundred_logs_that_are_given_up_wait_for_the_disk_as_often_as_one() -> None:
+    """The folder, and two syncs for each of its four files: not for each log.
+
+    The brokers of a topic of a thousand partitions were busy for ten seconds after its deletion.
+    """
+    files = Counting()
+    manager = manager_of(files)
+    named = [TopicPartition("t", number) for number in range(100)]
+    for each in named:
+        manager.create(each, TopicId("id"))
+    manager.store_high_watermarks(dict.fromkeys(named, Offset(0)))
+    manager.checkpoint()
+    before = files.syncs
+    manager.remove(manager.discard(named))
+    assert files.syncs - before == 9
+    assert not [name for name in files.list("/data") if name.startswith("t-")]

@@ -15,9 +15,9 @@ from tailrace.config import LogConfig
 from tailrace.errors import CorruptCheckpoint, DamagedLog, TailraceError
 from tailrace.log.audit.overlay import Change, OverlayFiles, ReadOnlyFiles
 from tailrace.log.checkpoints import META_PROPERTIES, CleanPartition, MetaProperties
+from tailrace.log.data_folder import DataFolder
 from tailrace.log.file_cache import FileCache
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import DataFolder
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage

@@ -32,7 +32,7 @@ from tailrace.log.checkpoints import (
 from tailrace.log.checkpoints import (
     Kind as CheckpointKind,
 )
-from tailrace.log.manager import DELETED_SUFFIX, LOCK_FILE
+from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE
 from tailrace.log.segment import LOG_SUFFIX
 from tailrace.model import Offset, TopicPartition
 

@@ -31,9 +31,10 @@ from tailrace.log.cleaning.compaction import (
     end_compaction,
     fail_compaction,
 )
+from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.snapshots import remove_snapshots
 from tailrace.log.swap import CLEANED_SUFFIX
 from tailrace.model import BrokerId, TopicId

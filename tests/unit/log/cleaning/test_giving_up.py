@@ -17,8 +17,9 @@ from simulation.storage import SimFiles
 from tailrace.config import FolderConfig
 from tailrace.errors import StorageError
 from tailrace.log.cleaning.compaction import end_compaction, fail_compaction
+from tailrace.log.data_folder import Identity
 from tailrace.log.log import PartitionLog
-from tailrace.log.manager import Identity, LogManager
+from tailrace.log.manager import LogManager
 from tailrace.log.swap import CLEANED_SUFFIX
 from tailrace.model import BrokerId, TopicId
 

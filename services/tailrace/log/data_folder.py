@@ -1,0 +1,308 @@
+"""One data folder of a broker: its lock, its checkpoint files, and the logs that live in it.
+
+A data folder is locked by one process at a time. Its checkpoint files are small and rewritten
+whole; a lost one costs time (more is scanned), never data. The clean-shutdown marker is removed,
+durably, before anything in the folder can change, and written last of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from threading import Lock
+from typing import Final, TypeVar
+
+from tailrace.errors import (
+    CorruptCheckpoint,
+    FolderMismatch,
+    StorageError,
+    TailraceError,
+)
+from tailrace.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANED,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    CleanPartition,
+    CleanShutdown,
+    Kind,
+    MetaProperties,
+    encode,
+    read_or_none,
+    write_atomically,
+)
+from tailrace.log.files import Files, FolderLock
+from tailrace.log.log import PartitionLog
+from tailrace.log.report import ManagerReport
+from tailrace.model import BrokerId, Offset, TopicPartition
+
+LOCK_FILE: Final = ".lock"
+DELETED_SUFFIX: Final = "-delete"
+
+OffsetMap = Mapping[TopicPartition, Offset]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose folders these are; `incarnation` is for folders that have none yet."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    incarnation: str
+
+
+class DataFolder:
+    """One data folder: its lock, its checkpoint files, and the logs that live in it."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._mutex = Lock()
+        self._lock: FolderLock | None = None
+        self._boot_id = ""
+        self.path = path
+        # Why the folder is not used any more; empty: it is.
+        self.failure = ""
+        # Its disk has little room: new logs go elsewhere if they can.
+        self.is_full = False
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.coming: set[TopicPartition] = set()
+        self.recovery_points: dict[TopicPartition, Offset] = {}
+        self.log_starts: dict[TopicPartition, Offset] = {}
+        self.cleaned: dict[TopicPartition, Offset] = {}
+        self.clean: CleanShutdown | None = None
+        self.meta: MetaProperties | None = None
+
+    def open(self, report: ManagerReport) -> None:
+        """Lock the folder and read what is beside the logs; nothing else is changed."""
+        self._files.make_folder(self.path)
+        self._lock = self._files.lock(f"{self.path}/{LOCK_FILE}")
+        self.meta = self._load(META_PROPERTIES, report, must_be_good=True)
+        if self.meta is None:
+            self._sync_folders_above()
+        self.clean = self._load(CLEAN_SHUTDOWN, report)
+        self.recovery_points = self._load_offsets(RECOVERY_POINTS, report)
+        self.log_starts = self._load_offsets(LOG_STARTS, report)
+        self.cleaned = self._load_offsets(CLEANED, report)
+        self._boot_id = self._files.boot_id()
+        if not self.is_boot_confirmed:
+            report.same_boot = False
+
+    def check(self, identity: Identity) -> None:
+        """Make sure that the folder is ours."""
+        found = self.meta
+        if found is not None and (found.cluster_id, found.broker_id) != (
+            identity.cluster_id,
+            identity.broker_id,
+        ):
+            raise FolderMismatch(
+                f"{self.path} belongs to broker {found.broker_id} of cluster {found.cluster_id}, "
+                f"not to broker {identity.broker_id} of cluster {identity.cluster_id}"
+            )
+
+    def claim(self, identity: Identity, report: ManagerReport) -> None:
+        """From here on the folder changes: take the marker away, note whose it is."""
+        if self.clean is not None:
+            self._files.remove(f"{self.path}/{CLEAN_SHUTDOWN.file_name}")
+            self._files.sync_folder(self.path)
+        self._remove_deleted(report)
+        if self.meta is None:
+            # One that is there names its boot until `confirm_boot`: a crash before hides nothing.
+            self.meta = MetaProperties(
+                identity.cluster_id, identity.broker_id, identity.incarnation, self._boot_id
+            )
+            self.store(META_PROPERTIES, self.meta)
+
+    @property
+    def is_boot_confirmed(self) -> bool:
+        return self.meta is None or self.meta.boot_id == self._boot_id
+
+    def confirm_boot(self) -> None:
+        """Note the boot that the folder is used under; durable on return."""
+        if self.meta is not None and not self.is_boot_confirmed:
+            meta = replace(self.meta, boot_id=self._boot_id)
+            self.store(META_PROPERTIES, meta)
+            self.meta = meta
+
+    def partitions(self) -> list[TopicPartition]:
+        found = (TopicPartition.parse(name) for name in self._files.list(self.path))
+        return [each for each in found if each and self._files.is_folder(f"{self.path}/{each}")]
+
+    def load(self, kind: Kind[OffsetMap]) -> dict[TopicPartition, Offset]:
+        found = read_or_none(self._files, f"{self.path}/{kind.file_name}", kind)
+        return dict(found) if found is not None else {}
+
+    def store(self, kind: Kind[T], value: T) -> None:
+        """Replace a checkpoint file; durable on return."""
+        path = f"{self.path}/{kind.file_name}"
+        write_atomically(self._files, path, encode(kind, value), durable=True)
+
+    def lower_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        self.set_cleaned(partition, min(offset, self.cleaned.get(partition, Offset(0))))
+        with self._mutex:
+            if self.recovery_points.get(partition, 0) > offset:
+                self._store_recovery_point(partition, offset)
+
+    def raise_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        """Store that recovery made a segment durable: the next one need not scan it again."""
+        with self._mutex:
+            if self.recovery_points.get(partition, 0) < offset:
+                self._store_recovery_point(partition, offset)
+
+    def set_log_start(self, partition: TopicPartition, offset: int) -> None:
+        with self._mutex:
+            if self.log_starts.get(partition, 0) != offset:
+                # Stored first: a reopened log must not start where the next process would not.
+                starts = {**self.log_starts, partition: Offset(offset)}
+                self.store(LOG_STARTS, starts)
+                self.log_starts = starts
+
+    def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
+        with self._mutex:
+            if self.cleaned.get(partition, 0) != offset:
+                cleaned = {**self.cleaned, partition: Offset(offset)}
+                self.store(CLEANED, cleaned)
+                self.cleaned = cleaned
+
+    def checkpoint(self) -> None:
+        """Store how far the logs are durable and where they start."""
+        with self._mutex:
+            # Others are made and deleted meanwhile, by other threads.
+            logs = list(self.logs.items())
+            points = {each: Offset(log.recovery_point) for each, log in logs}
+            starts = {each: Offset(log.log_start) for each, log in logs}
+            points, starts = self.recovery_points | points, self.log_starts | starts
+            # In this order: retention raises both, and what it removed may come back unsynced
+            # after a power loss. The log start says that it does not count, the recovery point
+            # alone would call it damage.
+            self.store(LOG_STARTS, starts)
+            self.log_starts = starts
+            self.store(RECOVERY_POINTS, points)
+            self.recovery_points = points
+
+    def keep_only(self, partitions: list[TopicPartition]) -> None:
+        """Drop what the checkpoints say of partitions that are gone; durable on return.
+
+        A partition that is made anew under an old name must not find the old offsets.
+        """
+        known = set(partitions)
+        for kind, offsets in (
+            (RECOVERY_POINTS, self.recovery_points),
+            (LOG_STARTS, self.log_starts),
+            (CLEANED, self.cleaned),
+        ):
+            gone = [each for each in offsets if each not in known]
+            for partition in gone:
+                del offsets[partition]
+            if gone:
+                self.store(kind, offsets)
+        watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
+        if not watermarks.keys() <= known:
+            kept = {each: watermarks[each] for each in watermarks if each in known}
+            self.store(HIGH_WATERMARKS, kept)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Once for all of them: the files hold every partition of the folder."""
+        with self._mutex:
+            watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
+            if not watermarks.keys().isdisjoint(partitions):
+                gone = {*partitions}
+                kept = {each: watermarks[each] for each in watermarks if each not in gone}
+                self.store(HIGH_WATERMARKS, kept)
+            for partition in partitions:
+                for known in (self.logs, self.recovery_points, self.log_starts, self.cleaned):
+                    known.pop(partition, None)
+            self.store(CLEANED, self.cleaned)
+            self.store(RECOVERY_POINTS, self.recovery_points)
+            self.store(LOG_STARTS, self.log_starts)
+
+    def close(self) -> None:
+        """Close every log; the marker names those that were closed in order.
+
+        Does nothing when the folder is not open: it may be another process's by now.
+        """
+        if self._lock is None:
+            return
+        entries: dict[TopicPartition, CleanPartition] = {}
+        failures: list[str] = []
+        for partition, log in list(self.logs.items()):
+            try:
+                log.close()
+            except (TailraceError, OSError) as error:
+                failures.append(f"{partition}: {error}")
+                continue
+            active = log.segments[-1]
+            entries[partition] = CleanPartition(
+                Offset(log.log_start),
+                Offset(log.log_end),
+                Offset(active.base_offset),
+                active.size,
+            )
+        self.checkpoint()
+        if self.is_boot_confirmed:
+            self.store(CLEAN_SHUTDOWN, CleanShutdown(self._files.boot_id(), entries))
+        self.release()
+        if failures:
+            raise StorageError(f"{self.path} was not closed cleanly: " + "; ".join(failures))
+
+    def _store_recovery_point(self, partition: TopicPartition, offset: int) -> None:
+        # Stored first: what is lower in memory than in the file would never be stored.
+        points = {**self.recovery_points, partition: Offset(offset)}
+        self.store(RECOVERY_POINTS, points)
+        self.recovery_points = points
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _load(
+        self, kind: Kind[T], report: ManagerReport, *, must_be_good: bool = False
+    ) -> T | None:
+        try:
+            return read_or_none(self._files, f"{self.path}/{kind.file_name}", kind)
+        except CorruptCheckpoint as error:
+            if must_be_good:
+                raise
+            report.notes.append(f"not used: {error}")
+            return None
+
+    def _load_offsets(
+        self, kind: Kind[OffsetMap], report: ManagerReport
+    ) -> dict[TopicPartition, Offset]:
+        found = self._load(kind, report)
+        return dict(found) if found is not None else {}
+
+    def _sync_folders_above(self) -> None:
+        """The folder may have been made just now: its name, and those above it, have to last."""
+        for above in PurePosixPath(self.path).parents:
+            try:
+                self._files.sync_folder(str(above))
+            except PermissionError:
+                # A folder that we may not even read is not one that we made a name in.
+                return
+
+    def _remove_deleted(self, report: ManagerReport) -> None:
+        for name in self._files.list(self.path):
+            if name.endswith(DELETED_SUFFIX) and TopicPartition.parse(
+                name.removesuffix(DELETED_SUFFIX)
+            ):
+                self._files.remove_folder(f"{self.path}/{name}")
+                report.notes.append(f"finished the deletion of {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCheckpoints:
+    """The two durable offsets of one log, kept in the files of its folder."""
+
+    folder: DataFolder
+    partition: TopicPartition
+
+    def lower_recovery_point(self, offset: int) -> None:
+        self.folder.lower_recovery_point(self.partition, offset)
+
+    def set_log_start(self, offset: int) -> None:
+        self.folder.set_log_start(self.partition, offset)
