@@ -176,6 +176,9 @@ def _listen(listener: socket.socket, path: str) -> int:
     """
     # Not longer than the other name.
     made = os.path.join(os.path.dirname(path), f"planner-{os.getpid()}")
+    with suppress(OSError):
+        # What a process of the same number left, which was killed here.
+        os.unlink(made)
     listener.bind(made)
     try:
         os.chmod(made, 0o600)

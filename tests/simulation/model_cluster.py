@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
 from simulation.model_coordinator import ModelCoordinators
@@ -68,7 +69,7 @@ class Fate(Enum):
     REFUSED = auto()
     """Overloaded: nothing is appended."""
     PARTLY = auto()
-    """Its first partition is refused, the others are served: both are told in one answer."""
+    """Its first partition is refused, the others are served, all in one answer."""
     TOO_LARGE = auto()
     """More than the broker reads at once: nothing is appended."""
     IGNORED = auto()
@@ -221,26 +222,22 @@ class ModelCluster:
         self.coordinators = ModelCoordinators(range(200, 202))
         self.partitions: dict[TopicPartition, ModelPartition] = {}
         self.configs: dict[str, dict[str, str]] = {}
+        self.revision, self.changed = 0, asyncio.Event()
         self.alive = dict.fromkeys(self.brokers, True)
-        self.revision = 0
-        self.changed = asyncio.Event()
         self.fate: Callable[[], Fate] = lambda: Fate.SERVED
         self.late_s: Callable[[], float] = lambda: 0.05
         self.commit_lag_s: Callable[[], float] = lambda: 0.0
         self.tasks = Tasks(lambda name, error: self.problems.append(f"{name}: {error!r}"))
-        self.problems: list[str] = []
-        self.requests = 0
+        self.problems, self.requests = list[str](), 0
         # The client ids that produce and fetch streams have told.
         self.clients: list[str] = []
         self.request_bytes_max = 1 << 40
-        self.retry_after_ms = 0
-        self.throttle_ms = 0
+        self.retry_after_ms = self.throttle_ms = 0
 
     async def start(self) -> None:
         for number, broker in self.brokers.items():
-            await broker.start(
-                self._network_for(f"b{number}"), self._address.format(name=f"b{number}")
-            )
+            name = f"b{number}"
+            await broker.start(self._network_for(name), self._address.format(name=name))
         name = f"c{CONTROLLER_ID}"
         await self.controller.start(self._network_for(name), self._address.format(name=name))
         await self.coordinators.start(self._network_for, self._address)
@@ -249,9 +246,8 @@ class ModelCluster:
         await self.tasks.close()
         await self.coordinators.stop()
         servers = [*(broker.server for broker in self.brokers.values()), self.controller.server]
-        for server in servers:
-            if server is not None:
-                await server.stop(grace_ms=0)
+        for server in filter(None, servers):
+            await server.stop(grace_ms=0)
 
     @property
     def bootstrap(self) -> list[str]:
@@ -384,17 +380,13 @@ class ModelBroker:
                 if fate is Fate.LOST:
                     return
                 if fate is Fate.LATE:
-                    late = self._late(request)
-                    self.cluster.tasks.spawn("a request that comes late", late)
+                    self.cluster.tasks.spawn("a late request", self._late(request))
                     return
                 size = sum(len(part.batches) for part in request.partitions)
                 if size > self.cluster.request_bytes_max:
                     fate = Fate.TOO_LARGE
                 first = Fate.REFUSED if fate is Fate.PARTLY else fate
-                parts = [
-                    self._append(part, fate if at else first)
-                    for at, part in enumerate(request.partitions)
-                ]
+                parts = [*map(self._append, request.partitions, chain([first], repeat(fate)))]
                 if fate is Fate.UNANSWERED:
                     return
                 if fate is not Fate.IGNORED and request.acks != pb.ACKS_NONE:
@@ -605,7 +597,6 @@ class ModelController:
         self.next_id = 1
         # Answers of the next calls, instead of doing anything.
         self.errors: list[TailraceError] = []
-        # How long a producer waits for its id.
         self.lag_s: Callable[[], float] = lambda: 0.0
 
     async def start(self, network: Network, address: str) -> None:

@@ -18,7 +18,7 @@ is an append that was never finished, but bytes that rotted look no different.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -136,6 +136,9 @@ class ReplicaLogs:
                 elif doubt is not None:
                     self.offline[partition] = _as_damage(partition, StorageError(doubt))
                 await self._mend(order, topic, now_ms)
+                if partition not in manager.logs:
+                    # It was to be deleted, that failed, and now it is wanted again.
+                    await self._blocking.run(partial(manager.reopen, partition, now_ms=now_ms))
                 return manager.logs[partition]
             self._say(f"{partition}: removing the data of a former topic of this name")
             for failure in (await self.discard([StopOrder(partition)])).values():
@@ -149,11 +152,11 @@ class ReplicaLogs:
         Those that could not be come back; what is left of the others is for `remove_discarded`.
         """
         failures: dict[TopicPartition, TailraceError] = {}
-        by_folder: dict[DataFolder | None, list[TopicPartition]] = {}
+        by_folder: dict[DataFolder | None, dict[TopicPartition, None]] = {}
         for partition, topic_id, *_ in orders:
             try:
                 if self._manager.is_of(partition, topic_id):
-                    by_folder.setdefault(self._manager.folder_of(partition), []).append(partition)
+                    by_folder.setdefault(self._manager.folder_of(partition), {})[partition] = None
             except (TailraceError, OSError) as error:
                 failures[partition] = _as_ours(error)
         for group in by_folder.values():
@@ -161,16 +164,28 @@ class ReplicaLogs:
                 for known in (self.offline, self._doubted, self._kept):
                     known.pop(partition, None)
             try:
-                self._discarded += await self._blocking.run(partial(self._manager.discard, group))
+                await self._to_its_end(partial(self._discard, group))
             except (TailraceError, OSError) as error:
                 failures |= dict.fromkeys(group, _as_ours(error))
         return failures
+
+    def _discard(self, partitions: Collection[TopicPartition]) -> None:
+        self._discarded += self._manager.discard(partitions)
+
+    async def _to_its_end(self, work: Callable[[], None]) -> None:
+        """Wait for work also when nobody waits for us any more: no other order may begin before."""
+        running = asyncio.ensure_future(self._blocking.run(work))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
 
     async def remove_discarded(self, *, at_most: int = MAKERS_MAX) -> bool:
         """Remove some of what discarded logs left on disk; whether there is more."""
         some, self._discarded = self._discarded[:at_most], self._discarded[at_most:]
         try:
-            await self._blocking.run(partial(self._manager.remove, some))
+            await self._to_its_end(partial(self._manager.remove, some))
         except OSError as error:
             self._say(f"what was deleted stays on disk until the next start: {error}")
         return bool(self._discarded)

@@ -56,6 +56,9 @@ W = TypeVar("W", bound=Outcome)
 RECORD_OVERHEAD_BYTES: Final = 64
 """What a waiting record takes in memory besides its key, value and headers, about."""
 
+PRESSED_SHARE: Final = 0.9
+"""A buffer that is so full has little room for batches to gather."""
+
 SMALLEST_BATCH_BYTES: Final = 1_024
 """A topic may refuse batches as too large, but they are not made smaller than this for it."""
 
@@ -196,6 +199,11 @@ class Accumulator(Generic[W]):
     def has_room(self, size: int) -> bool:
         """Whether a record (or batch) of this size may be added; alone it always may."""
         return not self.memory_bytes or self.memory_bytes + size <= self._settings.buffer_memory
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the buffer is nearly full, so that little more can gather."""
+        return self.memory_bytes >= PRESSED_SHARE * self._settings.buffer_memory
 
     def add(
         self,
@@ -445,14 +453,15 @@ class Accumulator(Generic[W]):
         batch.in_doubt = False
         return True
 
-    def is_first(self, batch: Pending[W]) -> bool:
-        """Whether nothing before it in its partition was unresolved when it was sent, or lost.
+    def is_first(self, batch: Pending[W], *, is_ahead: bool = False) -> bool:
+        """Whether nothing before it in its partition is lost, or unresolved, or was when it went.
 
-        What was resolved since then the broker may not have known when it answered: the answers to
-        two requests may come in any order.
+        What was resolved since then the broker may not have known, for answers come in any order,
+        unless it says that the log has more than that (`is_ahead`).
         """
         batches = batch.queue.batches
-        return bool(batches) and batches[0] is batch and batch.went_first and not batch.after_gap
+        stands_first = bool(batches) and batches[0] is batch and not batch.after_gap
+        return stands_first and (batch.went_first or is_ahead)
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -114,7 +114,7 @@ class ProducerCore:
         # Queues whose partition has no leader that we could reach.
         self._leaderless: dict[TopicPartition, Queue[BatchOutcome]] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
-        self._timers: Timers[Queue[BatchOutcome]] = Timers()
+        self._timers: Timers[Callable[[], None]] = Timers()
         self._filling = Filling(
             self._accumulator,
             self._topics,
@@ -309,8 +309,7 @@ class ProducerCore:
     async def _ready_for(self, topic: str, size: int, timeout_ms: int | None = None) -> TopicQueues:
         """Wait until the topic is known and there is room, `max_block_ms` unless told otherwise."""
         check_place(topic)
-        if not self._started:
-            await self.start()
+        await self.start()
         most = self._settings.max_block_ms if timeout_ms is None else timeout_ms
         limit_ms = self._clock.monotonic_ms() + most
         if topic not in self._topics:
@@ -321,6 +320,8 @@ class ProducerCore:
             async with asyncio.timeout(max(limit_ms - self._clock.monotonic_ms(), 0) / 1000):
                 while not self._accumulator.has_room(size):
                     self._room.clear()
+                    for sender in self._senders.values():
+                        sender.wake.set()
                     await self._room.wait()
         except TimeoutError:
             raise BufferFull(
@@ -371,9 +372,7 @@ class ProducerCore:
             self._accumulator.note(queue, NotLeader(f"{partition} has no leader (epoch {epoch})"))
             self._leaderless[partition] = queue
             return
-        sender.gathering.pop(partition, None)
-        sender.ready[partition] = queue
-        sender.wake.set()
+        sender.offer(queue)
 
     def _make_sender(self, broker: int) -> Sender | None:
         address = self._metadata.picture.brokers.get(broker)
@@ -442,7 +441,7 @@ class ProducerCore:
         now_ms = self._clock.monotonic_ms()
         taken: list[Pending[BatchOutcome]] = []
         room = sender.request_bytes_max
-        gathers_until_ms = sender.gather(now_ms)
+        gathers_until_ms = sender.gather(now_ms, is_pressed=self._accumulator.is_pressed)
         for partition, queue in list(sender.ready.items()):
             leader, epoch = self._metadata.leader_of(partition)
             if leader != sender.broker:
@@ -462,6 +461,9 @@ class ProducerCore:
                 if sender.ready.pop(partition, None) is not None:
                     # At the end of the line, for it may have more.
                     sender.ready[partition] = queue
+        if sender.gathering and not now_ms < sender.timer_ms <= gathers_until_ms:
+            sender.timer_ms = gathers_until_ms
+            self._timers.set(gathers_until_ms, sender.wake.set)
         return taken
 
     def _take_from(
@@ -480,17 +482,14 @@ class ProducerCore:
             if batch.size_bytes > room < sender.request_bytes_max:
                 return None
             if batch.state is State.OPEN and gathers_until_ms > now_ms:
-                sender.gathering[queue.partition] = sender.ready.pop(queue.partition)
-                if not now_ms < sender.timer_ms <= gathers_until_ms:
-                    sender.timer_ms = gathers_until_ms
-                    self._timers.set(gathers_until_ms, queue)
+                sender.hold(queue, now_ms)
                 return None
         batch = accumulator.take(queue, now_ms, leader_epoch=epoch)
         if batch is None:
             sender.ready.pop(queue.partition, None)
             due_ms = accumulator.due_ms(queue)
             if due_ms is not None:
-                self._timers.set(due_ms, queue)
+                self._timers.set(due_ms, partial(self._route, queue))
         return batch
 
     def answered(self, sent: Sent, part: pb.PartitionProduced, at: int) -> None:
@@ -578,10 +577,11 @@ class ProducerCore:
             if not self._is_current(sent):
                 return
             pause_ms = 0
+        ahead = ahead_of(batch.sequence, due_sequence)
         refused = Refused(
-            self._accumulator.is_first(batch),
+            self._accumulator.is_first(batch, is_ahead=ahead > 0),
             is_appended,
-            ahead_of(batch.sequence, due_sequence),
+            ahead,
             expect_new=self._settings.expect_new,
             resumed=self._resumed,
         )
@@ -671,8 +671,8 @@ class ProducerCore:
                 self._fail(expired)
                 for each in expired:
                     self._progress(each.batch.queue)
-            while (queue := self._timers.pop(now_ms)) is not None:
-                self._route(queue)
+            while (look := self._timers.pop(now_ms)) is not None:
+                look()
             await self._timers.sleep(now_ms, self._accumulator.next_deadline_ms())
 
     async def _keep_identity(self) -> None:

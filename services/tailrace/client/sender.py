@@ -45,7 +45,8 @@ GATHER_MAX_MS: Final = 500
 Records over hundreds of partitions would go in batches of one or two each, and keep it busy."""
 GATHER_PARTITIONS: Final = 64
 """With so many of them, what is on its way counts as an answer that takes as long as it has so far:
-before the first answers have come, a producer would fill the broker's hands with small batches."""
+before the first answers have come, a producer would fill the broker's hands with small batches. And
+the answer alone does not end the wait, since small batches cost more than their bytes."""
 
 # The mean of their times follows so many answers.
 ANSWERS_REMEMBERED: Final = 8
@@ -115,6 +116,7 @@ class Sender:
         self.ready: dict[TopicPartition, Queue[BatchOutcome]] = {}
         # Those of which nothing goes before `gather` says so; who has more to send is ready.
         self.gathering: dict[TopicPartition, Queue[BatchOutcome]] = {}
+        self._held_ms = 0
         self.wake = asyncio.Event()
         # When the producer's clock will wake it, the last time that was asked for.
         self.timer_ms = 0
@@ -134,8 +136,9 @@ class Sender:
         self._requests: dict[int, Request] = {}
         self._last_sent_ms = 0
         self._gather_ms = GATHER_MS
-        # How long the broker takes to answer: a mean that follows the last ones.
+        # How long the broker takes to answer: a mean that follows the last ones, and the last one.
         self._answer_ms = 0.0
+        self._last_answer_ms = 0
         # The broker said that we are above our quota.
         self._throttled_until_ms = 0
         self._is_throttled = False
@@ -167,19 +170,37 @@ class Sender:
             self.hurry()
             self._break(Unreachable(f"broker {self.broker} moved to {address}"))
 
-    def gather(self, now_ms: int) -> int:
+    def offer(self, queue: Queue[BatchOutcome]) -> None:
+        """Something of this queue may be sent."""
+        self.gathering.pop(queue.partition, None)
+        self.ready[queue.partition] = queue
+        self.wake.set()
+
+    def hold(self, queue: Queue[BatchOutcome], now_ms: int) -> None:
+        """Nothing of a queue that is ready goes yet."""
+        if not self.gathering:
+            self._held_ms = now_ms
+        self.gathering[queue.partition] = self.ready.pop(queue.partition)
+
+    def gather(self, now_ms: int, *, is_pressed: bool = False) -> int:
         """Until when a batch that is not full waits for more records; what gathered is ready then.
 
         At once when nothing is on its way. Else what gathers goes when the answer comes, or a
-        little later: one slow partition must not hold up the others.
+        little later: one slow partition must not hold up the others. Of many partitions it gathers
+        for that long in any case, unless the producer is pressed for room in its buffer.
         """
-        until_ms = 0
+        wait_ms = 0
+        are_many = len(self.ready) + len(self.gathering) >= GATHER_PARTITIONS
         if self._requests:
             wait_ms = self._gather_ms
-            if len(self.ready) + len(self.gathering) >= GATHER_PARTITIONS:
+            if are_many:
                 age_ms = now_ms - next(iter(self._requests.values())).sent_ms
-                wait_ms = min(max(wait_ms, GATHER_ANSWERS * age_ms), GATHER_MAX_MS)
-            until_ms = self._last_sent_ms + wait_ms
+                wait_ms = max(wait_ms, GATHER_ANSWERS * age_ms)
+        elif are_many and not is_pressed:
+            wait_ms = GATHER_ANSWERS * self._last_answer_ms
+        # Not from each request on: a partition with much to send would hold up the others for ever.
+        since_ms = min(self._last_sent_ms, self._held_ms) if self.gathering else self._last_sent_ms
+        until_ms = since_ms + min(wait_ms, GATHER_MAX_MS)
         if until_ms <= now_ms:
             self.ready.update(self.gathering)
             self.gathering.clear()
@@ -315,6 +336,7 @@ class Sender:
             self.wake.set()
 
     def _took(self, answer_ms: int) -> None:
+        self._last_answer_ms = answer_ms
         self._answer_ms += (answer_ms - self._answer_ms) / ANSWERS_REMEMBERED
         wait_ms = int(GATHER_ANSWERS * self._answer_ms)
         self._gather_ms = min(max(wait_ms, GATHER_MS), GATHER_MAX_MS)

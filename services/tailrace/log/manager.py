@@ -188,15 +188,10 @@ class LogManager:
     def discard(self, partitions: Collection[TopicPartition]) -> list[str]:
         """Give partitions of one folder up for good; what is left on disk is for `remove`.
 
-        After an error the logs are closed and the call can be repeated. What is not removed then
-        goes at the next start.
+        After an error the call can be repeated; logs up to the one that failed are closed. What is
+        not removed then goes at the next start.
         """
         folder = self._folder_of[next(iter(partitions))]
-        for partition in partitions:
-            log = self.logs.pop(partition, None)
-            folder.logs.pop(partition, None)
-            if log is not None:
-                log.abandon("it was deleted")
         left = self._discard(folder, partitions)
         for partition in partitions:
             del self._folder_of[partition]
@@ -320,6 +315,10 @@ class LogManager:
     def _discard(self, folder: DataFolder, partitions: Collection[TopicPartition]) -> list[str]:
         left: list[str] = []
         for partition in partitions:
+            log = self.logs.pop(partition, None)
+            folder.logs.pop(partition, None)
+            if log is not None:
+                log.abandon("it was deleted")
             path = f"{folder.path}/{partition}"
             left.append(path + DELETED_SUFFIX)
             if self._files.exists(path):

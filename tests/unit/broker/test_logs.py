@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
 from simulation.storage import SimFiles
 from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.broker.logs import MAKERS_MAX, ReplicaLogs
+from tailrace.clock import SystemClock
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.data_folder import Identity
 from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.replication.partition import Role
+from tailrace.runtime import ThreadBlocking
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
 from tailrace.v1 import control_pb2 as pb
@@ -230,6 +233,77 @@ async def test_replicas_that_are_deleted_together(trio: Trio) -> None:
     assert await replicas.stop([*orders, *others]) == {}
     assert {each for each in trio.files[0].list("/data") if each.startswith("t-")} == {"t-9"}
     assert replicas.get(kept) is not None
+
+
+@simulate
+async def test_a_replica_that_is_named_twice_is_deleted_once(trio: Trio) -> None:
+    await trio.start(0)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,))
+    twice = [StopOrder(T0, delete=True, revision=10**9), StopOrder(T0, TOPIC_ID, delete=True)]
+    assert await trio.replicas(0).stop(twice) == {}
+    assert not any("t-0" in name for name in trio.files[0].list("/data"))
+
+
+@simulate
+async def test_one_whose_deletion_failed_can_be_wanted_again(trio: Trio) -> None:
+    """It was neither there nor gone, and no order of the same request was obeyed any more."""
+    await trio.start(0)
+    for each in (T0, T1):
+        await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=each)
+        await trio.produce(partition=each)
+    files, replicas = trio.files[0], trio.replicas(0)
+    rename = files.rename
+
+    def fail(source: str, target: str) -> None:
+        raise OSError(5, "Input/output error", source, None, target)
+
+    files.rename = fail  # type: ignore[method-assign]
+    orders = [StopOrder(T0, TOPIC_ID, delete=True), StopOrder(T1, TOPIC_ID, delete=True)]
+    assert {*await replicas.stop(orders)} == {T0, T1}
+    files.rename = rename  # type: ignore[method-assign]
+    for each in (T0, T1):
+        await trio.lead(0, 1, isr=(0,), replicas=(0,), partition=each)
+        hosted = replicas.get(each)
+        assert hosted is not None
+        assert hosted.log.log_end == 3
+
+
+async def test_nobody_else_begins_before_a_deletion_that_was_given_up_on_has_ended() -> None:
+    """The order was cancelled by its deadline, the thread went on: it renamed the new log."""
+    began, may_end = threading.Event(), threading.Event()
+
+    class Slow(SimFiles):
+        def sync_folder(self, path: str) -> None:
+            if any(name.endswith("-delete") for name in self.list(path)):
+                began.set()
+                may_end.wait(10)
+            super().sync_folder(path)
+
+    files = Slow()
+    manager = LogManager(
+        files,
+        FolderConfig(log_dirs=("/data",)),
+        identity=Identity("cluster", BrokerId(0), "incarnation"),
+    )
+    manager.open(now_ms=1)
+    manager.create(T0, TopicId("old"))
+    blocking = ThreadBlocking(threads_max=2)
+    logs = ReplicaLogs(
+        manager, BrokerId(0), blocking=blocking, clock=SystemClock(), say=lambda _: None
+    )
+    stopping = asyncio.ensure_future(logs.discard([StopOrder(T0, delete=True)]))
+    await asyncio.to_thread(began.wait, 10)
+    stopping.cancel()
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    may_end.set()
+    await asyncio.wait([stopping])
+    assert stopping.cancelled()
+    assert not manager.holds(T0)
+    # What is left of it is not forgotten.
+    assert not await logs.remove_discarded()
+    assert not any(name.startswith("t-0") for name in files.list("/data"))
+    blocking.close()
 
 
 async def lose_all_that_was_vouched_for(trio: Trio, config: dict[str, str]) -> None:

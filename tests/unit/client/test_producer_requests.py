@@ -88,6 +88,46 @@ def test_records_over_many_partitions_gather_from_the_first_answer_on(simulate: 
     simulate(main)
 
 
+@pytest.mark.parametrize(("partitions", "batches_max"), [(300, 3), (3, 30)])
+def test_over_many_partitions_the_answer_alone_sends_nothing(
+    simulate: Any, partitions: int, batches_max: int
+) -> None:
+    """Half of the batches, and of the broker's work: they gather for as long again."""
+
+    async def main(world: Any) -> None:
+        world.cluster.create("t", partitions)
+        world.cluster.commit_lag_s = lambda: 0.05
+        producer = world.producer()
+        for number in range(100 * partitions):
+            await producer.send("t", b"x", partition=number % partitions)
+            if number % partitions == 0:
+                await asyncio.sleep(0.002)
+        began_ms = world.loop.now_ms
+        await producer.flush()
+        assert world.loop.now_ms - began_ms < 200
+        # 0.2 s of sending, answers of 0.05.
+        assert producer.counts.batches <= batches_max * partitions
+        await producer.close()
+
+    simulate(main)
+
+
+def test_a_full_buffer_does_not_wait_for_more(simulate: Any) -> None:
+    async def main(world: Any) -> None:
+        world.cluster.create("t", 300)
+        world.cluster.commit_lag_s = lambda: 0.25
+        producer = world.producer(buffer_memory=1 << 20)
+        for number in range(6_000):
+            await producer.send("t", bytes(1_000), partition=number % 300)
+        await producer.flush()
+        assert producer.counts.records == 6_000
+        # Six times what the buffer holds; with the wait each would take half a second more.
+        assert world.loop.now_ms < 4_500
+        await producer.close()
+
+    simulate(main)
+
+
 def test_one_that_is_refused_for_good_does_not_take_others_with_it(simulate: Any) -> None:
     """A broker that refuses a batch refuses the whole request, whatever else is in it."""
 

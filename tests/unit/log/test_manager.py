@@ -557,45 +557,6 @@ def test_a_creation_killed_anywhere_is_done_or_not(
     append(again.logs[ORDERS], batch(b"x"))
 
 
-@pytest.mark.parametrize("power_loss", [False, True])
-@pytest.mark.parametrize("operation", range(1, 40))
-def test_several_that_are_given_up_at_once_are_gone_or_whole(
-    disk: SimFiles, operation: int, power_loss: bool
-) -> None:
-    manager = filled(disk)
-    for each in (ORDERS, BILLS):
-        manager.logs[each].flush()
-    manager.checkpoint()
-    disk.crash_at_operation(operation)
-    with contextlib.suppress(SimulatedCrash):
-        manager.remove(manager.discard([ORDERS, BILLS]))
-    disk.crash(power_loss=power_loss)
-    again, report = opened(disk)
-    assert report.damaged == {}
-    for each in (ORDERS, BILLS):
-        if each in again.logs:
-            assert values(again.logs[each]) == expected(each)
-            again.delete(each)
-        new = again.create(each, TopicId("another"))
-        assert (new.log_start, new.log_end, again.topic_id(each)) == (0, 0, "another")
-
-
-def test_what_could_not_be_given_up_can_be_again(disk: SimFiles) -> None:
-    manager = filled(disk)
-    disk.fail_next_folder_sync()
-    with pytest.raises(OSError, match="Input/output error"):
-        manager.discard([ORDERS, BILLS])
-    assert manager.holds(ORDERS)
-    left = manager.discard([ORDERS, BILLS])
-    assert left == [f"{ROOT}/{each}-delete" for each in (ORDERS, BILLS)]
-    assert not manager.holds(ORDERS)
-    # Not removed now, it goes at the next start.
-    disk.crash(power_loss=True)
-    again, report = opened(disk)
-    assert (again.logs, len(report.notes)) == ({}, 2)
-    assert not any(name.endswith("-delete") for name in disk.list(ROOT))
-
-
 def test_only_deleted_partitions_are_removed(disk: SimFiles) -> None:
     filled(disk).close()
     for name in ("gone-3-delete", "notes-delete", "lost+found"):

@@ -10,7 +10,7 @@ from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.data_folder import Identity
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
-from tailrace.model import BrokerId, Offset, TopicId, TopicPartition
+from tailrace.model import BrokerId, TopicId, TopicPartition
 
 
 def test_a_log_is_made_while_checkpoints_are_written() -> None:
@@ -99,21 +99,3 @@ def manager_of(files: SimFiles, *folders: str) -> LogManager:
     )
     manager.open(now_ms=NOW_MS)
     return manager
-
-
-def test_a_hundred_logs_that_are_given_up_wait_for_the_disk_as_often_as_one() -> None:
-    """The folder, and two syncs for each of its four files: not for each log.
-
-    The brokers of a topic of a thousand partitions were busy for ten seconds after its deletion.
-    """
-    files = Counting()
-    manager = manager_of(files)
-    named = [TopicPartition("t", number) for number in range(100)]
-    for each in named:
-        manager.create(each, TopicId("id"))
-    manager.store_high_watermarks(dict.fromkeys(named, Offset(0)))
-    manager.checkpoint()
-    before = files.syncs
-    manager.remove(manager.discard(named))
-    assert files.syncs - before == 9
-    assert not [name for name in files.list("/data") if name.startswith("t-")]
