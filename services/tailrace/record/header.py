@@ -276,12 +276,11 @@ def numbered(
     batch: bytes | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> bytes:
     """Return the batch with these numbers of its producer and a new CRC."""
-    header = read_header(batch)
-    stored_bytes = header.length - header.padding - HEADER_BYTES
-    changed = header._replace(
+    header = read_header(batch)._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
     )
-    return assemble(changed, pa.py_buffer(batch).slice(HEADER_BYTES, stored_bytes))
+    stored_bytes = header.length - header.padding - HEADER_BYTES
+    return assemble(header, pa.py_buffer(batch).slice(HEADER_BYTES, stored_bytes))
 
 
 def number(
@@ -291,11 +290,10 @@ def number(
     whole = batch.obj if isinstance(batch, memoryview) else None
     if not isinstance(whole, bytearray) or len(whole) != len(batch):
         return numbered(batch, producer_id, producer_epoch, base_sequence)
-    header = read_header(batch)
-    changed = header._replace(
+    header = read_header(batch)._replace(
         producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
     )
-    _, tail = _length_and_tail(changed, header.length - header.padding - HEADER_BYTES)
+    _, tail = _length_and_tail(header, header.length - header.padding - HEADER_BYTES)
     whole[_TAIL_AT:HEADER_BYTES] = tail
     whole[PREFIX_BYTES:_TAIL_AT] = _CRC.pack(crc32c(pa.py_buffer(whole).slice(_TAIL_AT)))
     return batch

@@ -55,7 +55,8 @@ def test_who_gathered_first_need_not_be_there_when_the_wait_is_over(
     simulate(main)
 
 
-def test_a_batch_that_was_built_whole_takes_its_queue_out_of_the_wait(simulate: Any) -> None:
+@pytest.mark.parametrize("leaves_by", ["a batch that was built whole", "a move of its leader"])
+def test_a_queue_that_leaves_the_wait_takes_nobody_with_it(simulate: Any, leaves_by: str) -> None:
     async def main(world: Any) -> None:
         producer = await opened(world, 3)
         answers_after(world, 10.0)
@@ -64,25 +65,10 @@ def test_a_batch_that_was_built_whole_takes_its_queue_out_of_the_wait(simulate: 
         await producer.send("t", b"gathers", partition=1)
         await asyncio.sleep(0.001)
         waits = await producer.send("t", b"gathers too", partition=2)
-        await producer.send_batch("t", pa.table({"value": [b"more"]}), partition=1)
-        began_ms = world.loop.now_ms
-        await waits
-        assert world.loop.now_ms - began_ms < 1_000
-        await producer.close()
-
-    simulate(main)
-
-
-def test_a_queue_whose_leader_moves_takes_nobody_with_it(simulate: Any) -> None:
-    async def main(world: Any) -> None:
-        producer = await opened(world, 3)
-        answers_after(world, 10.0)
-        await producer.send("t", b"slow", partition=0)
-        await asyncio.sleep(0.001)
-        await producer.send("t", b"gathers", partition=1)
-        await asyncio.sleep(0.001)
-        waits = await producer.send("t", b"gathers too", partition=2)
-        world.cluster.move(world.cluster.get("t", 1), 1)
+        if leaves_by == "a move of its leader":
+            world.cluster.move(world.cluster.get("t", 1), 1)
+        else:
+            await producer.send_batch("t", pa.table({"value": [b"more"]}), partition=1)
         began_ms = world.loop.now_ms
         await waits
         assert world.loop.now_ms - began_ms < 1_000
