@@ -490,7 +490,7 @@ _COORDINATOR: Final = (
 _ABOUT: Final = {
     "log.dirs": "the data folders, with commas between",
     "num.recovery.threads.per.data.dir": "threads that recover logs after a crash",
-    "open.files.max": "how many files of logs are held open",
+    "open.files.max": "how many files of logs are held open (at most half of `ulimit -n`)",
     "index.cache.bytes": "memory for indexes",
     "log.cleaner.dedupe.buffer.size": "memory for compaction",
     "segment.bytes": "a segment that has grown to this is closed",
