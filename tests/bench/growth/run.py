@@ -29,7 +29,7 @@ from bench.growth import report
 from bench.growth.measured import Growth, Verdict, verdicts
 from bench.growth.series import RUN_S_MAX, RUNS, Axis, Series
 from bench.growth.steps import Steps
-from bench.peers import environment, page
+from bench.peers import environment, memory, page
 from bench.peers.sizes import Sizes
 from bench.peers.stage import Stage
 
@@ -58,7 +58,8 @@ def main() -> int:
     if kind in IN_MEMORY:
         parser.error(f"{given.folder} is in memory ({kind}): a backlog must be read from a disk")
     environment.install_packages()
-    facts = {**machine.facts(), "Tailrace": environment.own_version(), "file system": kind}
+    known = {**machine.facts(), **memory.facts()}
+    facts = {**known, "Tailrace": environment.own_version(), "file system": kind}
     try:
         measure(all_series, Growth(facts, steps=given.steps), given.folder, given.report)
     finally:
@@ -75,6 +76,7 @@ def measure(all_series: list[Series], growth: Growth, folder: Path, into: Path) 
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=folder, ignore_cleanup_errors=True
         ) as temporary,
+        memory.little_free(),
         Stage(Path(temporary), Sizes()) as stage,
     ):
         file.write(growth.to_lines())

@@ -1,77 +1,124 @@
-"""What memory costs on this machine: a virtual one may give what lies free back to its host.
+"""Free memory of a virtual machine whose host takes it back: kept small while something is timed.
 
-Who writes to such a page first pays for a fault of the host (free page reporting does so some
-seconds after memory became free). It hits whoever writes most, and differs from turn to turn; the
-report tells how dear it is.
+Such a host (free page reporting of a virtio balloon) takes what has been free for two seconds, and
+whoever writes to it next pays for a fault of the host: a GiB of page cache costs 1 to 2 CPU seconds
+instead of 0.2, more or less from turn to turn. A machine that has been up for a day has no such
+memory, for the page cache fills it. So a process of ours holds what is free: it lets go of as much
+as the others take, and takes what they free before the host does. It ends with us, however we end.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import time
-from dataclasses import dataclass
+import mmap
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 MIB: Final = 1 << 20
-GIB: Final = 1 << 30
-DEAR: Final = 3.0
-"""From which ratio of fresh to reused memory nothing more is to be found out."""
-
-PROBE_BYTES: Final = 256 * MIB
-PROBES_MAX: Final = 6
-SETTLE_S: Final = 4.0
-"""After which memory that was freed is given back, where it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """CPU seconds of a GiB of page cache: in memory that lay free, and that was just freed."""
-
-    fresh_s: float = 0.0
-    reused_s: float = math.inf
-
-    @property
-    def is_dear(self) -> bool:
-        return self.fresh_s >= DEAR * self.reused_s
-
-    def then(self, *, fresh_s: float, reused_s: float) -> Cost:
-        """The dearest fresh and the cheapest reused memory count."""
-        return Cost(max(fresh_s, self.fresh_s), min(reused_s, self.reused_s))
-
-    def facts(self) -> dict[str, str]:
-        """For the table of the machine."""
-        return {
-            "a fresh GiB of page cache": f"{self.fresh_s:.2f} CPU-s",
-            "a reused GiB of page cache": f"{self.reused_s:.2f} CPU-s",
-        }
+SLICE_BYTES: Final = 64 * MIB
+FREE_BYTES_MIN: Final = 768 * MIB
+"""Above what the kernel keeps free by itself: who writes must not have to look for memory."""
+FREE_BYTES_MAX: Final = 1280 * MIB
+TICK_S: Final = 0.02
+SETTLE_S_MAX: Final = 120.0
+"""A host that gives 24 GiB again takes half a minute for it."""
+BALLOONS: Final = Path("/sys/bus/virtio/drivers/virtio_balloon")
+REPORTING: Final = 5
+"""The bit of a balloon's features by which it tells its host what is free (VIRTIO 1.2, 5.5.3)."""
+FACT: Final = "free memory"
+HELD: Final = "kept at 0.8 to 1.3 GiB, since the host takes back what lies free"
+READY: Final = "ready"
 
 
-def cost_of_memory(folder: Path) -> Cost:
-    """Write to a scratch file, delete it, and write again: after a while, and at once.
-
-    What others freed just now is not given back yet, and looks cheap: that is tried some times.
-    """
-    path, per_gib = folder / "probe", GIB / PROBE_BYTES
-    _written_s(path)
-    found = Cost()
-    for _ in range(PROBES_MAX):
-        time.sleep(SETTLE_S)
-        fresh_s, reused_s = _written_s(path) * per_gib, _written_s(path) * per_gib
-        found = found.then(fresh_s=fresh_s, reused_s=reused_s)
-        if found.is_dear:
-            break
-    return found
+def is_taken_back(balloons: Path = BALLOONS) -> bool:
+    """Whether the host of this machine takes what lies free."""
+    found = [path.read_text(encoding="ascii") for path in balloons.glob("*/features")]
+    return any(each[REPORTING : REPORTING + 1] == "1" for each in found)
 
 
-def _written_s(path: Path) -> float:
-    """CPU seconds of one file, which is gone afterwards."""
-    some = os.urandom(MIB)
-    before_s = time.process_time()
-    with path.open("wb", buffering=0) as file:
-        for _ in range(PROBE_BYTES // MIB):
-            file.write(some)
-    spent_s = time.process_time() - before_s
-    path.unlink()
-    return spent_s
+def slices_due(free: int, held: int, held_max: int) -> int:
+    """How many slices to take, or below 0: to let go of."""
+    if free < FREE_BYTES_MIN:
+        return -min(held, -(-(FREE_BYTES_MIN - free) // SLICE_BYTES))
+    return min(max(free - FREE_BYTES_MAX, 0) // SLICE_BYTES, held_max - held)
+
+
+def facts() -> dict[str, str]:
+    """For the table of the machine."""
+    return {FACT: HELD} if is_taken_back() else {}
+
+
+@contextmanager
+def little_free() -> Iterator[None]:
+    """Hold what is free, where that matters."""
+    if not is_taken_back():
+        yield
+        return
+    print("the host takes back what is free: it is held first, half a minute", file=sys.stderr)
+    with holding(sys.maxsize):
+        yield
+
+
+@contextmanager
+def holding(slices_max: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds free memory, and does so already."""
+    with subprocess.Popen(
+        [sys.executable, __file__, str(slices_max)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ctrl-C is ours: memory is held until the last server has ended.
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            is_told, _, _ = select.select([process.stdout], [], [], SETTLE_S_MAX)
+            if not is_told or process.stdout.readline().strip() != READY:
+                raise RuntimeError(f"free memory is not held after {SETTLE_S_MAX:.0f} s")
+            yield process
+        finally:
+            process.kill()
+
+
+def hold(slices_max: int) -> None:
+    """Until the other end of standard input is gone."""
+    # Should memory run out after all, this is the process that nobody misses.
+    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    held: list[mmap.mmap] = []
+    is_ready, is_left = False, False
+    while not is_left:
+        due = slices_due(free_bytes(), len(held), slices_max)
+        for _ in range(-due):
+            held.pop().close()
+        if due > 0:
+            held.append(_slice())
+        elif not is_ready:
+            is_ready = True
+            print(READY, flush=True)
+        is_left = bool(select.select([sys.stdin], [], [], 0 if due > 0 else TICK_S)[0])
+
+
+def free_bytes() -> int:
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    return int(text.split("MemFree:")[1].split()[0]) << 10
+
+
+def _slice() -> mmap.mmap:
+    """Memory that is really there: every page of it is written to."""
+    memory = mmap.mmap(-1, SLICE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for at in range(0, SLICE_BYTES, mmap.PAGESIZE):
+        memory[at] = 1
+    return memory
+
+
+def main(given: Sequence[str]) -> None:
+    hold(int(given[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

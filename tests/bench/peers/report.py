@@ -147,9 +147,10 @@ otherwise; Tailrace runs with its settings as they ship. Goals compare like with
 blocking producer with clients whose calls block (confluent-kafka, kafka-python, the Go client of
 NATS), the one for asyncio with those for asyncio (aiokafka, nats-py). Before throughput is timed,
 {_WARM_MB} MB go in and out of every Kafka cluster that was started (`jvm_warm_bytes`), since a JVM
-is slow at first; then come rounds that warm up all contenders and do not count. A virtual machine
-may give free memory back to its host, and who writes to it first pays for that; the table
-of the machine says what a fresh GiB of page cache cost when the run began, and a reused one. In
+is slow at first; then come rounds that warm up all contenders and do not count. Where
+the host of a virtual machine takes back what memory lies free, and whoever writes to it first pays
+for that, free memory is kept small, as the page cache keeps it on a machine that has been up for a
+day (the table of the machine says so). In
 every round the contenders take turns, so that what disturbs the machine disturbs all; a ratio is
 the median of the rounds' ratios, and in brackets is their range. CPU seconds are those of all
 servers of a system and of its clients; on a machine that is shared they are the steadier figure."""

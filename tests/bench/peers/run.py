@@ -23,8 +23,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -33,10 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine
-from bench.peers import environment, journal, page, report
+from bench.peers import environment, journal, memory, page, report
 from bench.peers.journal import Journal
 from bench.peers.kinds import RUNS
-from bench.peers.memory import Cost, cost_of_memory
 from bench.peers.plan import Pace, estimate_s, fitted, in_words
 from bench.peers.results import Measured, Results
 from bench.peers.sizes import TRIAL, Sizes
@@ -45,13 +44,8 @@ from bench.peers.system import Name
 from bench.peers.workloads import WORKLOADS, Kind, Workload, chosen
 
 WIDTH: Final = 170
-
-
 BROKEN_OFF: Final = 130
 """The exit code of whom Ctrl-C ended, as shells have it."""
-
-THROUGHPUT: Final = {Kind.PRODUCE, Kind.CONSUME}
-"""Where memory is written fast enough that it matters whether it is there."""
 
 
 def main() -> int:
@@ -76,12 +70,11 @@ def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
         ) as folder,
+        memory.little_free() if workloads and not given.trial else nullcontext(),
         Stage(Path(folder), sizes, rounds, ends) as stage,
         _undisturbed_end(),
     ):
-        is_fast = any(each.kind in THROUGHPUT for each in workloads)
-        cost = cost_of_memory(Path(folder)) if is_fast and not given.trial else None
-        run = Run(stage, given.report, ends, cost.facts() if cost else {})
+        run = Run(stage, given.report, ends)
         try:
             run.all(workloads)
         finally:
@@ -128,12 +121,6 @@ def _kept(folder: Path) -> str:
     )
 
 
-def _memory_facts(known: Results) -> dict[str, str]:
-    """Of an earlier run, when this one times nothing that depends on them."""
-    names = Cost(0.0, 0.0).facts()
-    return {name: known.machine[name] for name in names if name in known.machine}
-
-
 @contextmanager
 def _undisturbed_end() -> Iterator[None]:
     """Whoever presses Ctrl-C twice: servers are ended in order, and the report is written."""
@@ -168,13 +155,13 @@ def _prepare(workloads: list[Workload]) -> None:
 class Run:
     """Workload after workload; what is known is on the disk after each."""
 
-    def __init__(self, stage: Stage, folder: Path, ends: float, memory: Mapping[str, str]) -> None:
+    def __init__(self, stage: Stage, folder: Path, ends: float) -> None:
         self._stage = stage
         self._sizes = stage.sizes
         self._folder = folder
         self._ends = ends
         self._results = page.read_results(folder)
-        self._facts = {**machine.facts(), **(memory or _memory_facts(self._results))}
+        self._facts = {**machine.facts(), **memory.facts()}
         # Once: the report itself may lie in the tree of which this tells whether it was changed.
         self._versions = environment.versions()
         self.left_out: list[str] = []

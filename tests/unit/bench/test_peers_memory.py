@@ -1,46 +1,70 @@
-"""What is told of the cost of memory."""
+"""Free memory that is held while something is timed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.peers import memory
-from bench.peers.memory import Cost, cost_of_memory
+from bench.peers.memory import FREE_BYTES_MAX, FREE_BYTES_MIN, SLICE_BYTES, slices_due
+
+GIB = 1 << 30
 
 
-def test_the_dearest_fresh_and_the_cheapest_reused_memory_count() -> None:
-    found = Cost().then(fresh_s=0.3, reused_s=0.2)
-    assert not found.is_dear
-    found = found.then(fresh_s=1.2, reused_s=0.3).then(fresh_s=0.2, reused_s=0.25)
-    assert found.is_dear
-    assert found.facts() == {
-        "a fresh GiB of page cache": "1.20 CPU-s",
-        "a reused GiB of page cache": "0.20 CPU-s",
-    }
-
-
-@pytest.mark.parametrize(("costs", "tries"), [((0.1, 0.1), 6), ((0.1, 0.01), 1)])
-def test_memory_that_looks_cheap_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, costs: tuple[float, float], tries: int
+@pytest.mark.parametrize(
+    ("features", "is_taken"), [("01100101", True), ("01100001", False), ("011", False)]
+)
+def test_the_features_of_a_balloon_tell_whether_its_host_takes_what_is_free(
+    tmp_path: Path, features: str, is_taken: bool
 ) -> None:
-    did: list[Path] = []
-
-    def written_s(path: Path) -> float:
-        did.append(path)
-        return costs[(len(did)) % 2]
-
-    monkeypatch.setattr(memory, "_written_s", written_s)
-    monkeypatch.setattr(memory, "SETTLE_S", 0.0)
-    found = cost_of_memory(tmp_path)
-    # One file before all others, then two for each try.
-    assert len(did) == 1 + 2 * tries
-    assert found == Cost(costs[0] * 4, costs[1] * 4)
+    assert not memory.is_taken_back(tmp_path)
+    (tmp_path / "virtio0").mkdir()
+    (tmp_path / "virtio0" / "features").write_text(f"{features}\n", encoding="ascii")
+    assert memory.is_taken_back(tmp_path) is is_taken
 
 
-def test_a_scratch_file_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "PROBE_BYTES", memory.MIB)
-    monkeypatch.setattr(memory, "SETTLE_S", 0.0)
-    assert cost_of_memory(tmp_path).fresh_s >= 0
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("free", "held", "due"),
+    [
+        (FREE_BYTES_MAX, 3, 0),
+        (FREE_BYTES_MIN, 3, 0),
+        (FREE_BYTES_MIN - 1, 3, -1),
+        (FREE_BYTES_MIN - SLICE_BYTES - 1, 3, -2),
+        (0, 3, -3),
+        (FREE_BYTES_MAX + SLICE_BYTES, 3, 1),
+        (FREE_BYTES_MAX + 100 * SLICE_BYTES, 3, 7),
+    ],
+)
+def test_what_others_take_is_let_go_of_and_what_they_free_is_taken(
+    free: int, held: int, due: int
+) -> None:
+    assert slices_due(free, held, held_max=10) == due
+
+
+@given(st.integers(0, 64 * GIB), st.integers(0, 1_000), st.integers(0, 1_000))
+def test_one_step_brings_free_memory_into_its_bounds(free: int, held: int, more: int) -> None:
+    due = slices_due(free, held, held + more)
+    assert -held <= due <= more
+    left = free - due * SLICE_BYTES
+    assert left >= FREE_BYTES_MIN or due == -held
+    assert left < FREE_BYTES_MAX + SLICE_BYTES or due == more
+
+
+def test_memory_is_held_by_a_process_that_ends_with_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    with memory.holding(slices_max=2) as process:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+        resident = int(status.split("VmRSS:")[1].split()[0]) << 10
+        # A machine that has less than that free has nothing to hold.
+        assert resident >= 2 * SLICE_BYTES or memory.free_bytes() < FREE_BYTES_MAX + SLICE_BYTES
+    assert process.returncode is not None
+
+
+def test_its_end_is_the_end_of_who_started_it() -> None:
+    with memory.holding(slices_max=1) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        # Nothing was written: what ends it is that nobody is there.
+        assert process.wait(30) == 0
