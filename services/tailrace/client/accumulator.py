@@ -26,11 +26,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from heapq import heappop, heappush
-from itertools import count
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tailrace.client.settings import ProducerSettings, record_too_large
+from tailrace.client.timers import Deadlines
 from tailrace.errors import (
     BatchTooLarge,
     DeliveryTimedOut,
@@ -144,6 +143,7 @@ class Queue(Generic[W]):
         "batches",
         "goes_alone",
         "is_forgotten",
+        "is_watched",
         "next_ordinal",
         "next_sequence",
         "partition",
@@ -159,6 +159,11 @@ class Queue(Generic[W]):
         self.goes_alone = False
         # The log said that it knows nothing of this producer: nothing that was sent is in it.
         self.is_forgotten = False
+        self.is_watched = False
+
+    def first_deadline_ms(self) -> int | None:
+        """No later batch has an earlier one."""
+        return self.batches[0].deadline_ms if self.batches else None
 
 
 class Ended(NamedTuple, Generic[W]):
@@ -178,8 +183,7 @@ class Accumulator(Generic[W]):
         self._outcome_for = outcome_for
         self._queues: dict[TopicPartition, Queue[W]] = {}
         self._busy: dict[TopicPartition, Queue[W]] = {}
-        self._deadlines: list[tuple[int, int, Pending[W]]] = []
-        self._numbers = count()
+        self._deadlines: Deadlines[Queue[W]] = Deadlines()
         self.memory_bytes = 0
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch = -1
@@ -465,16 +469,14 @@ class Accumulator(Generic[W]):
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].state is State.ENDED:
-            heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        first = self._deadlines.first()
+        return None if first is None else first[0]
 
     def expire(self, now_ms: int, why: Callable[[Queue[W]], str] = lambda _: "") -> list[Ended[W]]:
         """Give up what is too old, on its way or not; `why` is asked if nobody ever refused it."""
         ended: list[Ended[W]] = []
-        while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            batch = self._deadlines[0][2]
+        while (first := self._deadlines.first()) is not None and first[0] <= now_ms:
+            batch = first[1].batches[0]
             if batch.state is State.IN_FLIGHT and not batch.queue.is_forgotten:
                 batch.in_doubt = True
             ended += self.give_up(batch, self._too_late(batch, why(batch.queue)))
@@ -550,7 +552,7 @@ class Accumulator(Generic[W]):
     def _register(self, batch: Pending[W]) -> None:
         self._busy[batch.partition] = batch.queue
         self.memory_bytes += batch.memory_bytes
-        heappush(self._deadlines, (batch.deadline_ms, next(self._numbers), batch))
+        self._deadlines.watch(batch.queue)
 
     def _next(self, queue: Queue[W]) -> Pending[W] | None:
         """The first batch that waits, if it may be sent at all; when is another question."""
@@ -651,10 +653,11 @@ class Accumulator(Generic[W]):
         last = batch.last_error
         why = f", the last ended with {last.code}: {last}" if last is not None else ""
         why = why or (f": {silence}" if silence else "")
+        count, attempts = batch.count, batch.attempts
         return DeliveryTimedOut(
-            f"{batch.partition}: {batch.count} record{_s(batch.count)} not acknowledged within "
+            f"{batch.partition}: {count} record{'s' * (count != 1)} not acknowledged within "
             f"delivery_timeout_ms={self._settings.delivery_timeout_ms} "
-            f"({batch.attempts} attempt{_s(batch.attempts)}{why})"
+            f"({attempts} attempt{'s' * (attempts != 1)}{why})"
         )
 
     def _lost_with_another(self, batch: Pending[W]) -> TailraceError:
@@ -673,10 +676,6 @@ class Accumulator(Generic[W]):
             queue.batches.remove(batch)
         if not queue.batches:
             del self._busy[queue.partition]
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
 
 
 def _fitting(ends: Sequence[int], at: int, end: int, *, each: int, room: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -219,6 +220,20 @@ def test_deadlines_end_batches_also_those_on_their_way() -> None:
     assert driver.take() is waiting
     driver.accumulator.acknowledged(waiting)
     assert driver.accumulator.next_deadline_ms() is None
+
+
+def test_what_has_ended_is_not_held_until_its_deadline() -> None:
+    """It was: for as long as one batch, or nobody, asked for deadlines, all that was sent."""
+    driver = Driver()
+    # One that nobody takes: its deadline stays the first of all.
+    waiting = driver.add(partition=OTHER)
+    batches = driver.send(5)
+    told = [weakref.ref(each.outcome) for each in batches]
+    for each in batches:
+        assert driver.accumulator.acknowledged(each)
+    del batches, each
+    assert [each() for each in told] == [None] * 5
+    assert driver.accumulator.next_deadline_ms() == waiting.deadline_ms
 
 
 def test_the_message_says_why_nothing_was_sent() -> None:

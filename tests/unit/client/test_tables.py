@@ -30,6 +30,14 @@ def test_nothing_is_lost_by_cutting(values: list[bytes]) -> None:
     assert all(record.timestamp_ms == 7 for data in built for record in _records(data))
 
 
+@pytest.mark.parametrize(("rows", "pieces"), [(1, 1), (14, 1), (16, 2), (24, 2), (26, 3)])
+def test_pieces_are_as_many_as_come_nearest_to_the_size_of_a_batch(rows: int, pieces: int) -> None:
+    # Each row counts for 200 bytes: its own, an offset of 4, and what stands around it.
+    found = cut({"value": pa.array([bytes(164)] * rows, pa.binary())}, SMALL, 7)
+    assert len(found) == pieces
+    assert max(each.rows for each in found) - min(each.rows for each in found) <= 1
+
+
 @pytest.mark.parametrize("kind", ["mapping", "batch", "table"])
 def test_columns_of_every_kind(kind: str) -> None:
     columns: Any = {
