@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pyarrow as pa
 
 from tailrace.client.fetch_plan import Arrival, FetchPlan, Reading
-from tailrace.client.records import ConsumerRecord, rows_of, table_of
+from tailrace.client.records import ConsumerRecord, collector_at_rest, rows_of, table_of
 from tailrace.client.serializers import Deserializer
 from tailrace.errors import DeserializationFailed, TailraceError
 from tailrace.model import TopicPartition
@@ -39,6 +40,7 @@ class Taker:
         self._plan = plan
         self._key = key
         self._value = value
+        self._is_plain = key is None and value is None
         self._on_taken = on_taken
         # Whether a problem was dealt with, so that it need not be raised.
         self._on_problem = on_problem
@@ -60,28 +62,29 @@ class Taker:
             return [self._unread.popleft() for _ in range(min(limit, len(self._unread)))]
         out: list[ConsumerRecord] = []
         try:
-            while len(out) < limit:
-                arrival = self._find(alone=alone or bool(out))
-                if arrival is None:
-                    break
-                rows = self._opened(arrival)
-                at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
-                if not out and end - at == len(rows) and arrival.problem is None:
-                    out = rows
-                elif end > at:
-                    out += rows[at:end]
-                arrival.index = end
-                if end == at and arrival.problem is not None:
-                    if self._is_held_up(arrival, alone=alone or bool(out)):
-                        break
-                else:
-                    self._stand(arrival, rows)
-                    self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
+            with collector_at_rest() if self._is_plain else nullcontext():
+                self._gather(out, limit, alone=alone)
         except BaseException:
             # Ctrl-C: what was taken before comes first next time.
             self.unread(out)
             raise
         return out or None
+
+    def _gather(self, out: list[ConsumerRecord], limit: int, *, alone: bool) -> None:
+        while len(out) < limit:
+            arrival = self._find(alone=alone or bool(out))
+            if arrival is None:
+                return
+            rows = self._opened(arrival)
+            at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
+            out += rows[at:end] if end - at < len(rows) else rows
+            arrival.index = end
+            if end == at and arrival.problem is not None:
+                if self._is_held_up(arrival, alone=alone or bool(out)):
+                    return
+            else:
+                self._stand(arrival, rows)
+                self._on_taken(arrival.reading.partition, end - at, 0 if at else arrival.size)
 
     def table(self, *, headers: bool, alone: bool = False) -> pa.RecordBatch | None:
         """The next batch as columns, None when there is none; raises as `rows` does."""

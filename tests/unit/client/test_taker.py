@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from tailrace.client.fetch_plan import FetchPlan, Reading
@@ -66,6 +68,32 @@ def test_rows_come_in_the_order_of_arrival_and_positions_follow() -> None:
     assert sum(records for _, records, _ in line.taken) == 6
     assert sum(size for _, _, size in line.taken) == line.plan.accounts[1].received
     assert line.plan.accounts[1].held == 0
+
+
+@pytest.mark.parametrize(
+    ("was_on", "value", "is_on"),
+    [(True, None, False), (False, None, False), (True, bytes.decode, True)],
+)
+def test_the_garbage_collector_rests_while_rows_are_made_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, was_on: bool, value: object, is_on: bool
+) -> None:
+    line, seen = Line(value=value), []
+    monkeypatch.setattr(line.taker, "_on_taken", lambda *_: seen.append(gc.isenabled()))
+    line.arrive(line.a, 2)
+    line.arrive(line.b, 1)
+    line.plan.stop(line.b, Truncated("cut"))
+    if not was_on:
+        gc.disable()
+    try:
+        assert line.rows(10) == [(0, 0), (0, 1), (1, 0)]
+        assert gc.isenabled() is was_on
+        with pytest.raises(Truncated):
+            line.rows(10)
+        assert gc.isenabled() is was_on
+    finally:
+        gc.enable()
+    # Code of the program's own runs with the collector as the program has it.
+    assert seen == [is_on, is_on]
 
 
 def test_a_problem_has_its_turn_after_what_came_before() -> None:

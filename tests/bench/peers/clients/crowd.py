@@ -16,7 +16,6 @@ from typing import Any
 
 from bench.peers.clients.job import (
     DISTINCT_VALUES,
-    POLL_RECORDS,
     POLL_S,
     Job,
     cpu_s,
@@ -68,7 +67,6 @@ async def consume(job: Job) -> Report:
             job.topic,
             bootstrap_servers=job.servers,
             auto_offset_reset="latest",
-            max_poll_records=POLL_RECORDS,
         )
 
     async with _opened(job, new) as consumers:

@@ -17,7 +17,6 @@ from bench.peers.clients.job import (
     DISTINCT_VALUES,
     FLUSH_S,
     PACE_WARM,
-    POLL_RECORDS,
     POLL_S,
     Job,
     Pace,
@@ -288,7 +287,6 @@ def _consumer(job: Job) -> dict[str, Any]:
     return {
         "bootstrap_servers": job.servers,
         "auto_offset_reset": "earliest",
-        "max_poll_records": POLL_RECORDS,
     }
 
 
