@@ -13,7 +13,6 @@ when something failed or a bound does not hold.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import machine
+from bench.endings import undisturbed_end
 from bench.growth import report
 from bench.growth.measured import Growth, Verdict, verdicts
 from bench.growth.series import RUN_S_MAX, RUNS, Axis, Series
@@ -45,8 +45,6 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=Path("build/benchmarks"))
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="on a disk")
     given = parser.parse_args()
-    # `timeout` ends us by this: what was started is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     wanted = [each for each in given.series.split(",") if each]
     all_series = [each for each in RUNS[given.steps] if not wanted or each.axis in wanted]
     if given.steps == "quick":
@@ -72,6 +70,7 @@ def measure(all_series: list[Series], growth: Growth, folder: Path, into: Path) 
     """What there is so far is on the disk at every moment, facts in the first line."""
     ends = time.monotonic() + RUN_S_MAX
     with (
+        undisturbed_end(),
         (into / page.GROWTH).open("w", encoding="utf-8") as file,
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=folder, ignore_cleanup_errors=True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.figures import Spread
+from bench.peers.clients.steady import FELT_S
 from bench.peers.results import FIGURES_OF, SHOWN, Measured, Results, Shown
 from bench.peers.sizes import Sizes
 from bench.peers.workloads import WORKLOADS, Goal, Kind, Workload
@@ -130,7 +131,9 @@ def markdown(results: Results, plots: Sequence[str]) -> str:
             lines += [f"![{PLOTS[name][0]}]({name}.png)", ""]
     for workload, measured in _found(results):
         lines += [f"#### {workload.name}", ""]
-        lines += [f"{measured.when}; load of the machine before and after: {measured.load}.", ""]
+        rounds = f"{measured.rounds} round{'s' * (measured.rounds != 1)}"
+        load = f"load of the machine before and after: {measured.load}"
+        lines += [f"{measured.when}; {rounds}; {load}.", ""]
         lines += [*table_lines(figures_table(workload, measured)), ""]
         lines += [f"- failed: {_code(each)}" for each in measured.failures]
         lines += [""] * bool(measured.failures)
@@ -153,7 +156,8 @@ for that, free memory is kept small, as the page cache keeps it on a machine tha
 day (the table of the machine says so). In
 every round the contenders take turns, so that what disturbs the machine disturbs all; a ratio is
 the median of the rounds' ratios, and in brackets is their range. CPU seconds are those of all
-servers of a system and of its clients; on a machine that is shared they are the steadier figure."""
+servers of a system and of its clients; on a machine that is shared they are the steadier figure.
+Of unavailability, what an acknowledgement took within {FELT_S * 1_000:.0f} ms counts as nothing."""
 
 
 def plots(results: Results) -> list[dict[str, Any]]:

@@ -121,6 +121,12 @@ class Measured:
     # What went wrong, whether or not a second attempt went well.
     failures: Sequence[str] = ()
 
+    @property
+    def rounds(self) -> int:
+        """How many there were of who has most."""
+        every = [each for figures in self.contenders.values() for each in figures.values()]
+        return max(map(len, every), default=0)
+
     def spread(self, contender: str, figure: str) -> Spread | None:
         rounds = self.contenders.get(contender, {}).get(figure)
         return spread(rounds) if rounds else None

@@ -19,20 +19,18 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from bench import machine
+from bench.endings import undisturbed_end
 from bench.peers import environment, journal, memory, page, report
 from bench.peers.journal import Journal
 from bench.peers.kinds import RUNS
@@ -58,8 +56,6 @@ def main() -> int:
 
 
 def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
-    # `timeout` ends us by this: what was started is ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("broken off"))
     given.report.mkdir(parents=True, exist_ok=True)
     _prepare(workloads)
     ends = time.monotonic() + given.minutes * 60 if given.minutes else math.inf
@@ -67,12 +63,12 @@ def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
     rounds = Journal(given.report / journal.FILE, now, is_resumed=given.resume)
     sizes = TRIAL if given.trial else Sizes(rounds=max(given.rounds, 1), seconds=given.seconds)
     with (
+        undisturbed_end(),
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
         ) as folder,
         memory.little_free() if workloads and not given.trial else nullcontext(),
         Stage(Path(folder), sizes, rounds, ends) as stage,
-        _undisturbed_end(),
     ):
         run = Run(stage, given.report, ends)
         try:
@@ -119,24 +115,6 @@ def _kept(folder: Path) -> str:
         f"all servers have ended; the {whole} turns of the last run that were over are kept in "
         f"{path}, and `make bench-peers RESUME=1` with the same REPORT goes on from there"
     )
-
-
-@contextmanager
-def _undisturbed_end() -> Iterator[None]:
-    """Whoever presses Ctrl-C twice: servers are ended in order, and the report is written."""
-    usual = signal.getsignal(signal.SIGINT)
-
-    def once(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _say("\nbroken off: servers are ended, the report is written")
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, once)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is once:
-            signal.signal(signal.SIGINT, usual)
 
 
 def _prepare(workloads: list[Workload]) -> None:

@@ -88,7 +88,7 @@ def test_the_report_has_goals_machine_figures_and_pictures(results: Results) -> 
         "| cores | 2 |",
         "| Apache Kafka | 4 |",
         "#### produce 100 B",
-        "2026-01-01; load of the machine before and after: 1.0 1.0 1.0; 2.0 1.0 1.0.",
+        "2026-01-01; 3 rounds; load of the machine before and after: 1.0 1.0 1.0; 2.0 1.0 1.0.",
         "| tailrace | 60 [60-60] | 2.0 [2.0-2.0] |",
         "![Resident memory of a broker, MiB](memory.png)",
         "(goals.png)",

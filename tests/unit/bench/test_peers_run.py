@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -34,30 +32,3 @@ def test_who_breaks_off_is_told_what_is_kept_and_how_to_go_on(
 
 def test_nothing_is_kept_of_a_run_that_had_no_round(tmp_path: Path) -> None:
     assert run._kept(tmp_path).endswith("nothing is kept")
-
-
-def test_the_second_control_c_does_not_disturb_the_end_that_the_first_began() -> None:
-    usual = signal.getsignal(signal.SIGINT)
-    ended = []
-
-    def work() -> None:
-        with run._undisturbed_end():
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-            finally:
-                os.kill(os.getpid(), signal.SIGINT)
-                ended.append("all")
-
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            work()
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    assert ended == ["all"]
-
-
-def test_a_run_that_ends_by_itself_leaves_control_c_as_it_was() -> None:
-    usual = signal.getsignal(signal.SIGINT)
-    with run._undisturbed_end():
-        assert signal.getsignal(signal.SIGINT) is not usual
-    assert signal.getsignal(signal.SIGINT) is usual
