@@ -9,9 +9,13 @@ run when somebody asks. All others are a run of one.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from operator import attrgetter
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -40,10 +44,14 @@ class Placed(NamedTuple):
     error: BaseException | None = None
 
 
+_ORDER: Final = count()
+_first: Final = attrgetter("first")
+
+
 class Run:
     """Records that go together. Threads add to it until the loop takes it; then only the loop."""
 
-    __slots__ = ("_placed", "_waiting", "callback", "place", "times", "topic", "values")
+    __slots__ = ("_asked", "_placed", "_waiting", "callback", "place", "times", "topic", "values")
 
     def __init__(
         self,
@@ -58,9 +66,12 @@ class Run:
         # Value, key, headers and partition of a run of one; None when others may join.
         self.place = place
         self.callback = callback
+        # One after the other, as they are put into batches.
         self._placed: list[Placed] = []
-        # Those who asked before the records were in the producer's buffer.
-        self._waiting: deque[Callable[[], object]] = deque()
+        # Those who asked before the records were in the producer's buffer, by record: as they come,
+        # and in the order of records, which only the loop touches.
+        self._asked: deque[tuple[int, Callable[[], object]]] = deque()
+        self._waiting: list[tuple[int, int, Callable[[], object]]] = []
 
     def put(self, first: int, records: int, outcome: BatchOutcome, position: int) -> None:
         """So many of its records are in a batch now."""
@@ -78,26 +89,32 @@ class Run:
 
     def find(self, number: int) -> Delivery | BaseException | None:
         """What is known of one record: where to ask, or why it is nowhere."""
-        for first, records, outcome, position, error in self._placed:
-            if first <= number < first + records:
-                if outcome is None:
-                    return error
-                return Delivery(outcome, position + number - first, self.times[number])
-        return None
+        # In the order of their records: there may be one for each, and each is asked about.
+        at = bisect_right(self._placed, number, key=_first)
+        if not at:
+            return None
+        first, records, outcome, position, error = self._placed[at - 1]
+        if number >= first + records:
+            return None
+        if outcome is None:
+            return error
+        return Delivery(outcome, position + number - first, self.times[number])
 
-    def when_placed(self, told: Callable[[], object]) -> None:
-        """Have the loop call it when more is known.
+    def when_placed(self, number: int, told: Callable[[], object]) -> None:
+        """Have the loop call it when more is known of a record.
 
         Who asks from another thread looks again after that: what `_note` has put in its place
         before it looked for those who wait is found then.
         """
-        self._waiting.append(told)
+        self._asked.append((number, told))
 
     def _note(self, placed: Placed) -> None:
         self._placed.append(placed)
-        # Who asks again, since it is another part of the run that is known now, comes after these.
-        for _ in range(len(self._waiting)):
-            call_program(self._waiting.popleft())
+        while self._asked:
+            number, told = self._asked.popleft()
+            heappush(self._waiting, (number, next(_ORDER), told))
+        while self._waiting and self._waiting[0][0] < placed.first + placed.records:
+            call_program(heappop(self._waiting)[2])
 
 
 class DeliveryFuture:
@@ -141,7 +158,7 @@ class DeliveryFuture:
         """In the loop."""
         found = self._run.find(self._number)
         if found is None:
-            self._run.when_placed(lambda: self._when_done(told))
+            self._run.when_placed(self._number, lambda: self._when_done(told))
         elif isinstance(found, Delivery) and not found.done():
             found.add_done_callback(lambda _: told())
         else:
@@ -168,7 +185,7 @@ class DeliveryFuture:
         # The loop has yet to take the run, most likely, and calls this when it does. If it has
         # taken it by now it may not have seen this, and is told.
         if self._run.find(self._number) is None:
-            self._run.when_placed(lambda: self._when_done(tell))
+            self._run.when_placed(self._number, lambda: self._when_done(tell))
         if self._run.find(self._number) is not None:
             background.loop.call_soon_threadsafe(self._when_done, tell)
         if not ended.acquire(timeout=-1 if timeout is None else max(timeout, 0)):

@@ -19,8 +19,10 @@ from tailrace.record.columns import Column, binary_column
 Columns: TypeAlias = "pa.RecordBatch | pa.Table | Mapping[str, Any]"
 
 NAMES: Final = ("key", "value", "timestamp", "headers")
-# What a row takes besides its bytes in keys, values and headers.
-ROW_OVERHEAD_BYTES: Final = 32
+# What a row takes at most besides its bytes in columns that are there (a time, the offset of a key
+# that is not, a bit for each null), and a piece besides those of its rows.
+ROW_OVERHEAD_BYTES: Final = 16
+PIECE_OVERHEAD_BYTES: Final = 1_024
 
 
 class Piece(NamedTuple):
@@ -56,15 +58,14 @@ class Piece(NamedTuple):
 def cut(columns: Columns, settings: ProducerSettings, timestamp_ms: int) -> list[Piece]:
     """Pieces of about `batch_size`, none larger than a request may be, unless a row alone is.
 
-    A piece costs the same whatever its size: half as much again is one, not two small ones.
+    Where rows are alike none is larger than `batch_size`, for which there may be a reason: a topic
+    that takes no more.
     """
     whole = _named(columns, timestamp_ms)
     if not whole.rows:
         return []
-    size = ROW_OVERHEAD_BYTES * whole.rows + sum(
-        each.nbytes for each in whole if each is not None and not isinstance(each, int)
-    )
-    number = min(max(round(size / settings.batch_size), 1), whole.rows)
+    room = max(settings.batch_size - PIECE_OVERHEAD_BYTES, 1)
+    number = min(-(-_size_of(whole) // room), whole.rows)
     rows = -(-whole.rows // number)
     return [
         part
@@ -95,10 +96,8 @@ def spread(
 
 def _fitting(piece: Piece, settings: ProducerSettings) -> list[Piece]:
     """Rows differ in size: halve what turns out to be too large for one request."""
-    size = ROW_OVERHEAD_BYTES * piece.rows + sum(
-        each.nbytes for each in piece if each is not None and not isinstance(each, int)
-    )
-    if size + 1_024 <= settings.max_request_size:
+    size = _size_of(piece)
+    if size + PIECE_OVERHEAD_BYTES <= settings.max_request_size:
         return [piece]
     if piece.rows == 1:
         raise record_too_large(size, settings)
@@ -107,6 +106,12 @@ def _fitting(piece: Piece, settings: ProducerSettings) -> list[Piece]:
         *_fitting(piece.slice(0, half), settings),
         *_fitting(piece.slice(half, piece.rows - half), settings),
     ]
+
+
+def _size_of(piece: Piece) -> int:
+    """An upper bound, without what a piece takes besides its rows."""
+    columns = [each for each in piece if each is not None and not isinstance(each, int)]
+    return ROW_OVERHEAD_BYTES * piece.rows + sum(each.nbytes for each in columns)
 
 
 def _named(columns: Columns, timestamp_ms: int) -> Piece:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pyarrow as pa
 
 from tailrace.client.fetch_plan import Arrival, FetchPlan, Reading
-from tailrace.client.records import ConsumerRecord, collector_at_rest, rows_of, table_of
+from tailrace.client.records import REST, ConsumerRecord, rows_of, table_of
 from tailrace.client.serializers import Deserializer
 from tailrace.errors import DeserializationFailed, TailraceError
 from tailrace.model import TopicPartition
@@ -62,12 +61,16 @@ class Taker:
             return [self._unread.popleft() for _ in range(min(limit, len(self._unread)))]
         out: list[ConsumerRecord] = []
         try:
-            with collector_at_rest() if self._is_plain else nullcontext():
-                self._gather(out, limit, alone=alone)
+            if self._is_plain:
+                # Code of the program's own may make much garbage of its own.
+                REST.begin()
+            self._gather(out, limit, alone=alone)
         except BaseException:
             # Ctrl-C: what was taken before comes first next time.
             self.unread(out)
             raise
+        finally:
+            REST.end()
         return out or None
 
     def _gather(self, out: list[ConsumerRecord], limit: int, *, alone: bool) -> None:

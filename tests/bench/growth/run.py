@@ -51,15 +51,22 @@ def main() -> int:
         # Its figures must never get among those that mean something.
         given.report = given.report.with_name(f"{given.report.name}-quick")
     for each in (given.report, given.folder):
-        each.mkdir(parents=True, exist_ok=True)
+        try:
+            each.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"{each}: cannot be made: {error.strerror}")
     kind = file_system(given.folder, Path("/proc/self/mounts").read_text(encoding="utf-8"))
     if kind in IN_MEMORY:
         parser.error(f"{given.folder} is in memory ({kind}): a backlog must be read from a disk")
     environment.install_packages()
-    known = {**machine.facts(), **memory.facts()}
-    facts = {**known, "Tailrace": environment.own_version(), "file system": kind}
+    facts = {**machine.facts(), "Tailrace": environment.own_version(), "file system": kind}
     try:
-        measure(all_series, Growth(facts, steps=given.steps), given.folder, given.report)
+        with (
+            undisturbed_end(),
+            memory.little_free(is_wanted=given.steps == "full") as held,
+        ):
+            growth = Growth({**facts, **held}, steps=given.steps)
+            measure(all_series, growth, given.folder, given.report)
     finally:
         # A run that is broken off has a report of what it found.
         page.write(given.report)
@@ -70,12 +77,10 @@ def measure(all_series: list[Series], growth: Growth, folder: Path, into: Path) 
     """What there is so far is on the disk at every moment, facts in the first line."""
     ends = time.monotonic() + RUN_S_MAX
     with (
-        undisturbed_end(),
         (into / page.GROWTH).open("w", encoding="utf-8") as file,
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=folder, ignore_cleanup_errors=True
         ) as temporary,
-        memory.little_free(),
         Stage(Path(temporary), Sizes()) as stage,
     ):
         file.write(growth.to_lines())

@@ -13,8 +13,8 @@ import mmap
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,25 +47,26 @@ def slices_due(free: int, held: int, held_max: int) -> int:
     return min(max(free - FREE_BYTES_MAX, 0) // SLICE_BYTES, held_max - held)
 
 
-def facts() -> dict[str, str]:
-    """For the table of the machine."""
-    return {FACT: HELD} if is_taken_back() else {}
-
-
 @contextmanager
-def little_free() -> Iterator[None]:
-    """Hold what is free, where that matters."""
-    if not is_taken_back():
-        yield
+def little_free(*, is_wanted: bool) -> Iterator[Mapping[str, str]]:
+    """Hold what is free, where that matters and can be done; gives what the report should say."""
+    if not is_wanted or not is_taken_back():
+        yield {}
         return
-    print("the host takes back what is free: it is held first, half a minute", file=sys.stderr)
-    with holding(sys.maxsize):
-        yield
+    _say("the host takes back what is free: it is held first, half a minute")
+    with holding(sys.maxsize) as process:
+        if process.poll() is None:
+            yield {FACT: HELD}
+            if process.poll() is not None:
+                _say(f"free memory was no longer held: its process ended with {process.returncode}")
+        else:
+            _say(f"it cannot be held: its process ended with {process.returncode}; on without it")
+            yield {}
 
 
 @contextmanager
 def holding(slices_max: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds free memory, and does so already."""
+    """A process that holds free memory, and does so already, or has ended."""
     with subprocess.Popen(
         [sys.executable, __file__, str(slices_max)],
         stdin=subprocess.PIPE,
@@ -78,7 +79,8 @@ def holding(slices_max: int) -> Iterator[subprocess.Popen[str]]:
         try:
             is_told, _, _ = select.select([process.stdout], [], [], SETTLE_S_MAX)
             if not is_told or process.stdout.readline().strip() != READY:
-                raise RuntimeError(f"free memory is not held after {SETTLE_S_MAX:.0f} s")
+                process.kill()
+                process.wait()
             yield process
         finally:
             process.kill()
@@ -86,8 +88,9 @@ def holding(slices_max: int) -> Iterator[subprocess.Popen[str]]:
 
 def hold(slices_max: int) -> None:
     """Until the other end of standard input is gone."""
-    # Should memory run out after all, this is the process that nobody misses.
-    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with suppress(OSError):
+        # Should memory run out after all, this is the process that nobody misses.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     held: list[mmap.mmap] = []
     is_ready, is_left = False, False
     while not is_left:
@@ -95,7 +98,11 @@ def hold(slices_max: int) -> None:
         for _ in range(-due):
             held.pop().close()
         if due > 0:
-            held.append(_slice())
+            try:
+                held.append(_slice())
+            except OSError:
+                # We may not have more than that.
+                slices_max = len(held)
         elif not is_ready:
             is_ready = True
             print(READY, flush=True)
@@ -114,6 +121,10 @@ def _slice() -> mmap.mmap:
     for at in range(0, SLICE_BYTES, mmap.PAGESIZE):
         memory[at] = 1
     return memory
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def main(given: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ import math
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -56,21 +56,20 @@ def main() -> int:
 
 
 def _run(given: argparse.Namespace, workloads: list[Workload]) -> int:
-    given.report.mkdir(parents=True, exist_ok=True)
     _prepare(workloads)
     ends = time.monotonic() + given.minutes * 60 if given.minutes else math.inf
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     rounds = Journal(given.report / journal.FILE, now, is_resumed=given.resume)
-    sizes = TRIAL if given.trial else Sizes(rounds=max(given.rounds, 1), seconds=given.seconds)
+    sizes = TRIAL if given.trial else Sizes(rounds=given.rounds, seconds=given.seconds)
     with (
         undisturbed_end(),
         tempfile.TemporaryDirectory(
             prefix="bench-", dir=given.folder, ignore_cleanup_errors=True
         ) as folder,
-        memory.little_free() if workloads and not given.trial else nullcontext(),
+        memory.little_free(is_wanted=bool(workloads) and not given.trial) as held,
         Stage(Path(folder), sizes, rounds, ends) as stage,
     ):
-        run = Run(stage, given.report, ends)
+        run = Run(stage, given.report, ends, held)
         try:
             run.all(workloads)
         finally:
@@ -94,9 +93,15 @@ def _asked() -> tuple[argparse.Namespace, list[Workload]]:
     parser.add_argument("--folder", default=None, help="where servers keep their data")
     parser.add_argument("--only-report", action="store_true", help="write it anew, measure nothing")
     given = parser.parse_args()
+    if given.rounds < 1:
+        parser.error(f"--rounds {given.rounds}: at least one")
     if given.trial:
         # Its figures must never get among those that mean something.
         given.report = given.report.with_name(f"{given.report.name}-trial")
+    try:
+        given.report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--report {given.report}: cannot be made: {error.strerror}")
     try:
         return given, [] if given.only_report else chosen(given.workloads)
     except ValueError as error:
@@ -133,13 +138,13 @@ def _prepare(workloads: list[Workload]) -> None:
 class Run:
     """Workload after workload; what is known is on the disk after each."""
 
-    def __init__(self, stage: Stage, folder: Path, ends: float) -> None:
+    def __init__(self, stage: Stage, folder: Path, ends: float, held: Mapping[str, str]) -> None:
         self._stage = stage
         self._sizes = stage.sizes
         self._folder = folder
         self._ends = ends
         self._results = page.read_results(folder)
-        self._facts = {**machine.facts(), **memory.facts()}
+        self._facts = {**machine.facts(), **held}
         # Once: the report itself may lie in the tree of which this tells whether it was changed.
         self._versions = environment.versions()
         self.left_out: list[str] = []
@@ -151,8 +156,9 @@ class Run:
             workload, *left = fit.workloads
             number = len(workloads) - len(left)
             left_s = pace.left_s(fit.workloads, fit.sizes)
+            rounds = f"{fit.sizes.rounds} round{'s' * (fit.sizes.rounds != 1)}"
             _say(
-                f"[{number} of {len(workloads)}] {workload.name}, {fit.sizes.rounds} rounds; "
+                f"[{number} of {len(workloads)}] {workload.name}, {rounds}; "
                 f"about {in_words(left_s)} left in all"
             )
             self._stage.sizes = fit.sizes

@@ -110,7 +110,7 @@ async def _send(job: Job, producer: Producer) -> int:
 
 
 async def send_columns(job: Job) -> int:
-    rows = MIB // job.size
+    rows = MIB // (job.size + 24)
     values = some_values(job.size)
     column = pa.array([values[number % DISTINCT_VALUES] for number in range(rows)], pa.binary())
     batches = max(job.value_bytes // (rows * job.size), 1)

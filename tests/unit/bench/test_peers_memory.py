@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,6 +63,30 @@ def test_memory_is_held_by_a_process_that_ends_with_us(monkeypatch: pytest.Monke
         # A machine that has less than that free has nothing to hold.
         assert resident >= 2 * SLICE_BYTES or memory.free_bytes() < FREE_BYTES_MAX + SLICE_BYTES
     assert process.returncode is not None
+
+
+@pytest.mark.parametrize("dies", ["never", "at once", "later"])
+def test_what_the_report_says_of_memory_is_true(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dies: str
+) -> None:
+    program = "import sys; sys.exit(9)" if dies == "at once" else "print('ready'); input()"
+    monkeypatch.setattr(memory, "is_taken_back", lambda: True)
+    real = subprocess.Popen
+    started = []
+
+    def begin(given: object, **options: Any) -> Any:
+        started.append(real([sys.executable, "-c", program], **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    with memory.little_free(is_wanted=True) as said:
+        assert bool(said) is (dies != "at once")
+        if dies == "later":
+            started[0].kill()
+            started[0].wait()
+    told = capsys.readouterr().err
+    assert ("on without it" in told) is (dies == "at once")
+    assert ("no longer held" in told) is (dies == "later")
 
 
 def test_its_end_is_the_end_of_who_started_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +44,35 @@ def test_records_of_a_run_end_in_several_batches() -> None:
         futures[4].result()
     assert futures[4].exception() is too_large
     assert isinstance(run.find(0), Delivery)
+
+
+def test_what_a_record_costs_does_not_grow_with_the_batches_of_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 2,000 was looked for in all batches, by everybody, whenever one of them was known."""
+    looked, find = [0], Run.find
+
+    def counted(run: Run, number: int) -> Any:
+        looked[0] += 1
+        return find(run, number)
+
+    monkeypatch.setattr(Run, "find", counted)
+    run, futures = run_of(2_000)
+    told: list[DeliveryFuture] = []
+    outcome = BatchOutcome(OUTCOME_OF)
+
+    async def happen() -> None:
+        # From the last to the first: who asks sooner need not be known sooner.
+        for each in reversed(futures):
+            each._when_done(partial(told.append, each))
+        for number in range(len(futures)):
+            run.put(number, 1, outcome, number)
+        outcome.stored(0, len(futures), base_offset=0)
+
+    background().wait(happen())
+    assert told == futures
+    assert [each.result().offset for each in futures] == list(range(2_000))
+    assert looked[0] <= 8 * len(futures)
 
 
 def test_who_asks_before_there_is_a_place_is_told_when_all_is_known() -> None:

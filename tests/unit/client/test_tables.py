@@ -30,12 +30,29 @@ def test_nothing_is_lost_by_cutting(values: list[bytes]) -> None:
     assert all(record.timestamp_ms == 7 for data in built for record in _records(data))
 
 
-@pytest.mark.parametrize(("rows", "pieces"), [(1, 1), (14, 1), (16, 2), (24, 2), (26, 3)])
-def test_pieces_are_as_many_as_come_nearest_to_the_size_of_a_batch(rows: int, pieces: int) -> None:
-    # Each row counts for 200 bytes: its own, an offset of 4, and what stands around it.
-    found = cut({"value": pa.array([bytes(164)] * rows, pa.binary())}, SMALL, 7)
-    assert len(found) == pieces
-    assert max(each.rows for each in found) - min(each.rows for each in found) <= 1
+@given(
+    st.integers(1, 300),
+    st.integers(0, 600),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1_500, 100_000),
+)
+def test_no_piece_of_rows_that_are_alike_is_larger_than_a_batch_may_be(
+    rows: int, size: int, has_keys: bool, has_times: bool, batch_size: int
+) -> None:
+    """A topic may take no more. One that fits is not cut."""
+    columns: dict[str, Any] = {"value": pa.array([bytes(size)] * rows, pa.binary())}
+    if has_keys:
+        columns["key"] = pa.array([b"key", *[None] * (rows - 1)], pa.binary())
+    if has_times:
+        columns["timestamp"] = pa.array([7] * rows, pa.int64())
+    settings = ProducerSettings(batch_size=batch_size)
+    pieces = cut(columns, settings, 7)
+    sizes = [len(each.build(settings)) for each in pieces]
+    assert max(sizes) <= batch_size or max(each.rows for each in pieces) == 1
+    assert sum(each.rows for each in pieces) == rows
+    if rows * (size + 30) + 1_100 <= batch_size:
+        assert len(pieces) == 1
 
 
 @pytest.mark.parametrize("kind", ["mapping", "batch", "table"])

@@ -62,7 +62,7 @@ def _produce_blocking(job: Job) -> None:
 
 
 async def _produce_columns(job: Job) -> None:
-    rows = MIB // job.size
+    rows = _rows_of_a_batch(job)
     column = _column(job.size, rows)
     async with aio.Producer(job.servers) as producer:
         for at in range(0, job.records, rows):
@@ -73,7 +73,7 @@ async def _produce_columns(job: Job) -> None:
 
 async def fill(job: Job) -> None:
     """As many in each partition, in batches of a megabyte."""
-    rows = MIB // job.size
+    rows = _rows_of_a_batch(job)
     column = _column(job.size, rows)
     async with aio.Producer(job.servers) as producer:
         for at in range(0, job.records, rows):
@@ -276,6 +276,11 @@ async def until_moved(job: Job) -> Mapping[str, float]:
             if not {job.node, -1} & {each.leader for each in found}:
                 return {"moment": time.monotonic()}
             await asyncio.sleep(0.02)
+
+
+def _rows_of_a_batch(job: Job) -> int:
+    """How many a call of `send_batch` takes that goes as one batch, by the producer's defaults."""
+    return MIB // (job.size + 24)
 
 
 def _column(size: int, rows: int) -> Any:
