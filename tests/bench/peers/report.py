@@ -148,7 +148,11 @@ same machine, three nodes of each, three replicas, acks=all; none syncs a record
 acknowledged. Peers are tuned for throughput (batches of 1 MiB, 5 ms of linger) unless a line says
 otherwise; Tailrace runs with its settings as they ship. Goals compare like with like: Tailrace's
 blocking producer with clients whose calls block (confluent-kafka, kafka-python, the Go client of
-NATS), the one for asyncio with those for asyncio (aiokafka, nats-py). Before throughput is timed,
+NATS), the one for asyncio with those for asyncio (aiokafka, nats-py). "Columns" and "Arrow" are
+ways that only Tailrace has, to hand over many records at once; they stand beside the peer's one
+way, by record, and Tailrace's own way by record is in the same table. A node that is killed is a
+process of this machine, so its connections break at once; Kafka has the timeouts that it ships
+with. Before throughput is timed,
 {_WARM_MB} MB go in and out of every Kafka cluster that was started (`jvm_warm_bytes`), since a JVM
 is slow at first; then come rounds that warm up all contenders and do not count. Where
 the host of a virtual machine takes back what memory lies free, and whoever writes to it first pays

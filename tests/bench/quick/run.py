@@ -55,6 +55,8 @@ RUN_S_MAX: Final = 105.0
 BYTES_MIN: Final = 4 * w.MIB
 BYTES_MAX: Final = 400 * w.MIB
 PROBE_BYTES: Final = 16 * w.MIB
+BUSY: Final = 2.0
+"""A machine with so much more load than before the stored runs is not compared with them."""
 MEMORY: Final = Path("/dev/shm")
 MEMORY_BYTES_MIN: Final = 6 << 30
 READ_BYTES: Final = {100: 128 * w.MIB, w.KIB: 256 * w.MIB}
@@ -241,10 +243,17 @@ def _folder() -> str:
     return tempfile.gettempdir()
 
 
+def recent(load: str) -> float:
+    """The first of the three figures of a load: that of the last minute."""
+    return float(load.split()[0])
+
+
 def _say_of_machine(stored: Stored, before: str) -> None:
     print(f"load of the machine before and after: {before}; {machine.load()}", file=sys.stderr)
     if stored.loads:
         print(f"load before the stored runs: {'; '.join(stored.loads)}", file=sys.stderr)
+        if recent(before) > max(map(recent, stored.loads)) + BUSY:
+            print("the machine is busier than it was then: what fell may be that", file=sys.stderr)
     if stored.runs and machine.kind(dict(stored.machine)) != machine.kind(machine.facts()):
         print("the stored ratios are from another kind of machine", file=sys.stderr)
 

@@ -9,6 +9,7 @@ from bench.peers.kinds import RUNS
 from bench.peers.results import FIGURES_OF
 from bench.peers.workloads import (
     CONFLUENT,
+    CONFLUENT_DEFAULTS,
     GO,
     NATS_PY,
     OURS_ASYNC,
@@ -40,7 +41,7 @@ def test_a_goal_is_about_contenders_and_figures_that_there_are(workload: Workloa
 
 
 ASYNCIO = {"aiokafka", NATS_PY}
-BLOCKING = {CONFLUENT, "kafka-python", GO}
+BLOCKING = {CONFLUENT, CONFLUENT_DEFAULTS, "kafka-python", GO}
 
 
 def test_goals_of_producers_compare_like_with_like() -> None:
