@@ -245,7 +245,7 @@ def _folder() -> str:
 
 def recent(load: str) -> float:
     """The first of the three figures of a load: that of the last minute."""
-    return float(load.split()[0])
+    return float(load.split(maxsplit=1)[0])
 
 
 def _say_of_machine(stored: Stored, before: str) -> None:
