@@ -28,8 +28,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from tailrace.client.deadlines import Deadlines
 from tailrace.client.settings import ProducerSettings, record_too_large
-from tailrace.client.timers import Deadlines
 from tailrace.errors import (
     BatchTooLarge,
     DeliveryTimedOut,

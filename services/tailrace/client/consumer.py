@@ -2,8 +2,7 @@
 
 What is read and how far is in `fetch_plan`, the streams in `fetcher`, how it is handed out in
 `taker`, the group in `membership` and `group_member`, commits in `commits`. Here they are joined.
-Everything that changes what the program reads happens inside its own calls: a rebalance waits for
-the next `poll`, where the callbacks run.
+What changes what the program reads happens in its own calls: a rebalance waits for `poll`.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from tailrace.client.listening import Interceptor, Interceptors, RebalanceListen
 from tailrace.client.membership import Handover
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.client.records import ConsumerRecord
+from tailrace.client.resting import REST
 from tailrace.client.serializers import Deserializer
 from tailrace.client.starting import StartingPositions
 from tailrace.client.taker import Taker
@@ -100,6 +100,7 @@ class ConsumerCore:
             self._plan,
             key=key_deserializer,
             value=value_deserializer,
+            rest=REST,
             on_taken=self._interceptors.consumed,
             on_problem=self._deal_with,
         )

@@ -7,10 +7,8 @@ that was asked for, and batches that are markers, are left out.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from threading import Lock, get_ident
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -145,48 +143,6 @@ _ZERO: Final = pa.scalar(0, pa.int8())
 ROWS_AT_HAND: Final = 1 << 16
 _ZEROS: Final = pa.repeat(_ZERO, ROWS_AT_HAND)
 _NUMBERS: Final = pa.array(range(ROWS_AT_HAND), pa.int64())
-
-
-class Rest:
-    """The garbage collector at rest while records are made, of which none is garbage.
-
-    To go over them again and again would take a sixth of the time. The collector belongs to the
-    whole process: the first thread that begins to rest turns it off, the last that ends turns it
-    on. `end` belongs into a `finally` around `begin`; a Ctrl-C that keeps it from being called is
-    mended by the next one.
-    """
-
-    def __init__(self) -> None:
-        self._forget()
-        os.register_at_fork(after_in_child=self._wake)
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._threads and gc.isenabled():
-                self._is_ours = True
-                gc.disable()
-            self._threads.add(get_ident())
-
-    def end(self) -> None:
-        with self._lock:
-            self._threads.discard(get_ident())
-            if not self._threads and self._is_ours:
-                self._is_ours = False
-                gc.enable()
-
-    def _forget(self) -> None:
-        self._lock = Lock()
-        self._threads: set[int] = set()
-        self._is_ours = False
-
-    def _wake(self) -> None:
-        """Of the threads that rested, the child of a fork has none."""
-        if self._is_ours:
-            gc.enable()
-        self._forget()
-
-
-REST: Final = Rest()
 
 
 def _made(rows: Iterable[tuple[Any, ...]]) -> list[ConsumerRecord]:

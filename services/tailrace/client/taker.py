@@ -11,17 +11,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import pyarrow as pa
 
 from tailrace.client.fetch_plan import Arrival, FetchPlan, Reading
-from tailrace.client.records import REST, ConsumerRecord, rows_of, table_of
+from tailrace.client.records import ConsumerRecord, rows_of, table_of
 from tailrace.client.serializers import Deserializer
 from tailrace.errors import DeserializationFailed, TailraceError
 from tailrace.model import TopicPartition
 
 OnTaken = Callable[[TopicPartition, int, int], None]
 OnProblem = Callable[[Reading, TailraceError], bool]
+
+
+class Resting(Protocol):
+    """What rests while rows are made: see resting.py."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None:
+        """Also when `begin` was not called, or not to its end."""
 
 
 class Taker:
@@ -33,10 +43,12 @@ class Taker:
         *,
         key: Deserializer | None,
         value: Deserializer | None,
+        rest: Resting,
         on_taken: OnTaken,
         on_problem: OnProblem,
     ) -> None:
         self._plan = plan
+        self._rest = rest
         self._key = key
         self._value = value
         self._is_plain = key is None and value is None
@@ -63,14 +75,14 @@ class Taker:
         try:
             if self._is_plain:
                 # Code of the program's own may make much garbage of its own.
-                REST.begin()
+                self._rest.begin()
             self._gather(out, limit, alone=alone)
         except BaseException:
             # Ctrl-C: what was taken before comes first next time.
             self.unread(out)
             raise
         finally:
-            REST.end()
+            self._rest.end()
         return out or None
 
     def _gather(self, out: list[ConsumerRecord], limit: int, *, alone: bool) -> None:

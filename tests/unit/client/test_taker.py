@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from tailrace.client.fetch_plan import FetchPlan, Reading
+from tailrace.client.resting import REST
 from tailrace.client.taker import Taker
 from tailrace.errors import OffsetOutOfRange, TailraceError, Truncated
 from tailrace.model import TopicPartition
@@ -27,6 +28,7 @@ class Line:
             self.plan,
             key=None,
             value=options.get("value"),  # type: ignore[arg-type]
+            rest=REST,
             on_taken=lambda *what: self.taken.append(what),
             on_problem=self._deal,
         )
