@@ -103,9 +103,6 @@ FULL: Final = (
         (Flow.PRODUCE, Flow.KEYED, Flow.CONSUME),
         share_min=0.4,
         mib_a_unit=PARTITION_MIB_MAX,
-        # The same code read a single partition with 1,170 to 2,290 MB/s from run to run, all others
-        # within a tenth: it is no yardstick as long as nobody knows why.
-        judged_from=10,
     ),
     Series(
         Axis.CLIENTS,

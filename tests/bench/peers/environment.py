@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+REPORTS: Final = "docs/benchmarks"
 HERE: Final = Path(__file__).resolve().parent
 PEERS: Final = HERE.parents[2] / "build" / "peers"
 WANTED: Final = HERE / "requirements.txt"
@@ -107,12 +108,17 @@ _SHOWN: Final = {
 
 
 def own_version() -> str:
-    """The commit, and whether anything was changed since."""
-    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    """The commit, and whether anything was changed since; reports are not what they tell of."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!/{REPORTS}")
+    commit = _git("describe", "--always", "--tags") or "unknown"
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*what: str) -> str:
     told = subprocess.run(
-        command, cwd=HERE, check=False, capture_output=True, text=True, timeout=60
+        ["git", *what], cwd=HERE, check=False, capture_output=True, text=True, timeout=60
     )
-    return told.stdout.strip() or "unknown"
+    return told.stdout.strip()
 
 
 def _jar_version() -> str:
