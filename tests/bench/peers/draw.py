@@ -15,6 +15,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter
 
 OURS, PEER, LINE = "#00796b", "#b0bec5", "#c62828"
 WIDTH_IN, BAR_IN, PANEL_IN = 9.0, 0.28, 0.75
@@ -40,13 +41,23 @@ def draw(plot: dict[str, Any], path: Path) -> None:
         layout="constrained",
     )
     figure.suptitle(plot["title"])
+    # Lengths on a logarithmic axis mean something only beside others that begin at the same place.
+    bounds = log_bounds(panels) if plot["log"] else None
     for panel, axis in zip(panels, axes[:, 0], strict=True):
-        fill(axis, panel, is_log=plot["log"], line=plot.get("line"))
+        fill(axis, panel, bounds=bounds, line=plot.get("line"))
     figure.savefig(path, dpi=DOTS, metadata={"Software": None})
     plt.close(figure)
 
 
-def fill(axis: Any, panel: dict[str, Any], *, is_log: bool, line: float | None) -> None:
+def log_bounds(panels: list[dict[str, Any]]) -> tuple[float, float]:
+    figures = [bar[name] for each in panels for bar in each["bars"] for name in ("low", "high")]
+    shown = [each for each in figures if each > 0] or [1.0]
+    return min(shown) / 2, max(shown) * 3
+
+
+def fill(
+    axis: Any, panel: dict[str, Any], *, bounds: tuple[float, float] | None, line: float | None
+) -> None:
     bars = panel["bars"]
     labels = [bar["label"] for bar in bars]
     values = [bar["value"] for bar in bars]
@@ -59,8 +70,10 @@ def fill(axis: Any, panel: dict[str, Any], *, is_log: bool, line: float | None) 
     axis.invert_yaxis()
     axis.set_title(panel["title"], fontsize=9, loc="left")
     axis.tick_params(axis="x", labelsize=8)
-    if is_log:
+    if bounds is not None:
         axis.set_xscale("log")
+        axis.set_xlim(*bounds)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if line is not None:
         axis.axvline(line, color=LINE, linewidth=1)
     for place, bar in enumerate(bars):
@@ -68,8 +81,9 @@ def fill(axis: Any, panel: dict[str, Any], *, is_log: bool, line: float | None) 
         axis.annotate(
             f" {value:,.3g}" if value < 1_000 else f" {value:,.0f}",
             # Behind the range, whose line would strike it out.
-            (max(value, bar["high"]), place),
+            (max(value, bar["high"], bounds[0] if bounds else 0), place),
             fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.9},
             va="center",
             xytext=(3, 0),
             textcoords="offset points",
