@@ -243,7 +243,7 @@ def _folder() -> str:
     return tempfile.gettempdir()
 
 
-def recent(load: str) -> float:
+def _recent(load: str) -> float:
     """The first of the three figures of a load: that of the last minute."""
     return float(load.split(maxsplit=1)[0])
 
@@ -252,7 +252,7 @@ def _say_of_machine(stored: Stored, before: str) -> None:
     print(f"load of the machine before and after: {before}; {machine.load()}", file=sys.stderr)
     if stored.loads:
         print(f"load before the stored runs: {'; '.join(stored.loads)}", file=sys.stderr)
-        if recent(before) > max(map(recent, stored.loads)) + BUSY:
+        if _recent(before) > max(map(_recent, stored.loads)) + BUSY:
             print("the machine is busier than it was then: what fell may be that", file=sys.stderr)
     if stored.runs and machine.kind(dict(stored.machine)) != machine.kind(machine.facts()):
         print("the stored ratios are from another kind of machine", file=sys.stderr)

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from bench.peers.clients.job import rows_of_a_batch
 from bench.quick.measured import Flow, Waits, waits
 from bench.usage import cpu_s
 from tailrace.aio import Admin, Consumer, Producer
@@ -110,7 +111,7 @@ async def _send(job: Job, producer: Producer) -> int:
 
 
 async def send_columns(job: Job) -> int:
-    rows = MIB // (job.size + 24)
+    rows = rows_of_a_batch(job.size)
     values = some_values(job.size)
     column = pa.array([values[number % DISTINCT_VALUES] for number in range(rows)], pa.binary())
     batches = max(job.value_bytes // (rows * job.size), 1)

@@ -77,6 +77,11 @@ def cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in both)
 
 
+def rows_of_a_batch(size: int) -> int:
+    """How many values `send_batch` takes as one batch of a megabyte, with what stands around them."""
+    return (1 << 20) // (size + 24)
+
+
 def some_values(size: int, compression: str = "none") -> list[bytes]:
     """The same for all clients: noise, or the kind of text that events are made of."""
     rng = random.Random(size)

@@ -21,13 +21,13 @@ from bench.peers.clients.job import (
     Job,
     Pace,
     main,
+    rows_of_a_batch,
     some_values,
     waits,
 )
 from bench.peers.clients.steady import Receiving, Sending
 from tailrace import aio
 
-MIB = 1 << 20
 DELIVERY_MS = 300_000
 MEMBER_POLL_S = 0.05
 
@@ -62,7 +62,7 @@ def _produce_blocking(job: Job) -> None:
 
 
 async def _produce_columns(job: Job) -> None:
-    rows = _rows_of_a_batch(job)
+    rows = rows_of_a_batch(job.size)
     column = _column(job.size, rows)
     async with aio.Producer(job.servers) as producer:
         for at in range(0, job.records, rows):
@@ -73,7 +73,7 @@ async def _produce_columns(job: Job) -> None:
 
 async def fill(job: Job) -> None:
     """As many in each partition, in batches of a megabyte."""
-    rows = _rows_of_a_batch(job)
+    rows = rows_of_a_batch(job.size)
     column = _column(job.size, rows)
     async with aio.Producer(job.servers) as producer:
         for at in range(0, job.records, rows):
@@ -276,11 +276,6 @@ async def until_moved(job: Job) -> Mapping[str, float]:
             if not {job.node, -1} & {each.leader for each in found}:
                 return {"moment": time.monotonic()}
             await asyncio.sleep(0.02)
-
-
-def _rows_of_a_batch(job: Job) -> int:
-    """How many a call of `send_batch` takes that goes as one batch, by the producer's defaults."""
-    return MIB // (job.size + 24)
 
 
 def _column(size: int, rows: int) -> Any:
