@@ -78,7 +78,7 @@ def cpu_s() -> float:
 
 
 def rows_of_a_batch(size: int) -> int:
-    """How many values `send_batch` takes as one batch of a megabyte, with what stands around them."""
+    """How many values `send_batch` takes as one batch of a megabyte, all that it has included."""
     return (1 << 20) // (size + 24)
 
 
