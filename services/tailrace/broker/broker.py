@@ -24,7 +24,7 @@ from tailrace.broker.fetching import FetchService
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.quotas import Quotas, Rates
-from tailrace.broker.registration import RegisteredBroker
+from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.scrubbing import Scrubber
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
@@ -57,13 +57,15 @@ from tailrace.runtime import Blocking, Tasks
 from tailrace.tracing import Tracer
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
-from tailrace.transport.rpc import Links, Network, Server
+from tailrace.transport.rpc import Links, Network, Probe, Server
 from tailrace.v1 import broker_pb2, controller_pb2
 
 STORE_RETRY_MS: Final = 500
 NO_ROOM_RETRY_MS: Final = 1_000
 STOP_GRACE_MS: Final = 500
 HAND_OVER_CALL_MS: Final = 2_000
+# How long a process that holds our registration has to say who it is.
+LIFE_CALL_MS: Final = 1_000
 HAND_OVER_PAUSE_MS: Final = 50
 # When nobody can take over what is left for this long, to wait on helps nobody.
 HAND_OVER_STALLED_MS: Final = 3_000
@@ -103,6 +105,8 @@ class Broker:
         self._blocking = blocking
         self._rng = rng
         self._new_id = new_id
+        # Tells this start of the process from every other one.
+        self._process = new_id()
         self._say = say
         self._tasks = Tasks(self._task_failed)
         self._servers: list[Server] = []
@@ -272,8 +276,28 @@ class Broker:
 
     async def _diagnose(self, _: broker_pb2.DiagnoseRequest) -> broker_pb2.DiagnoseResponse:
         return diagnosis(
-            self._settings, self._clock.wall_ms(), self._store_view(), self.why_not_ready()
+            self._settings,
+            self._clock.wall_ms(),
+            self._store_view(),
+            self.why_not_ready(),
+            incarnation="" if self._manager is None else self._manager.incarnation,
+            process=self._process,
         )
+
+    async def _ask_life(self, other: BrokerRegistration) -> Life | NoAnswer:
+        """Ask who answers at the address of another registration."""
+        address = join_address(other.host, other.port)
+        channel = self._network.channel(address)
+        try:
+            told = await channel.call(
+                methods.BROKER_DIAGNOSE, broker_pb2.DiagnoseRequest(), timeout_ms=LIFE_CALL_MS
+            )
+            return Life(told.broker_id, told.incarnation, told.process)
+        except TailraceError:
+            probe = await self._network.probe(address, timeout_ms=LIFE_CALL_MS)
+            return NoAnswer.REFUSED if probe is Probe.REFUSED else NoAnswer.SILENT
+        finally:
+            await channel.close()
 
     def _rates(self, client_id: str) -> Rates:
         found = self.live.client(client_id)
@@ -450,6 +474,8 @@ class Broker:
                 instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,
             ),
+            process=self._process,
+            ask=self._ask_life,
             lease_ttl_ms=settings.lease_ttl_ms,
             on_registered=self._registered,
             say=self._say,

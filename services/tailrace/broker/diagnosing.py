@@ -17,6 +17,9 @@ def diagnosis(
     store: StoreView,
     not_ready: str,
     files: OpenFiles | None = None,
+    *,
+    incarnation: str = "",
+    process: str = "",
 ) -> pb.DiagnoseResponse:
     """The answer; how many files are open is looked up unless it is given."""
     found = open_files() if files is None else files
@@ -32,4 +35,6 @@ def diagnosis(
         lease_ttl_ms=settings.lease_ttl_ms,
         open_files=found.now,
         open_files_max=found.max,
+        incarnation=incarnation,
+        process=process,
     )

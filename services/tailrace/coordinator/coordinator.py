@@ -41,7 +41,7 @@ from tailrace.meta.keys import (
     decode,
     topic_key,
 )
-from tailrace.meta.registration import Registration
+from tailrace.meta.registration import OtherLife, Registration
 from tailrace.meta.store import MetadataStore
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
@@ -182,13 +182,17 @@ class Coordinator:
         host, port = split_address(self.address)
         number = self._settings.coordinator_id
         facts = CoordinatorRegistration(coordinator_id=number, host=host, port=port)
+
+        async def judge(other: CoordinatorRegistration) -> OtherLife:
+            # This process listens at that address, so the other one is gone.
+            return OtherLife.GONE if other == facts else OtherLife.UNKNOWN
+
         return Registration(
             self._store,
             coordinator_key(number),
             facts,
             who=f"coordinator {number}",
-            # We listen at its address, so its process is gone.
-            is_former_life=lambda other: other == facts,
+            judge=judge,
             lease_ttl_ms=self._settings.lease_ttl_ms,
             on_change=self._shards_changed,
             say=self._say,

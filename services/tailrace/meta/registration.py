@@ -12,10 +12,11 @@ one is followed by a linearizable read of the key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from tailrace.errors import LeaseLost, StoreUnavailable
+from tailrace.errors import FolderLocked, LeaseLost, StoreUnavailable
 from tailrace.meta.keys import BrokerRegistration, CoordinatorRegistration, decode, encode
 from tailrace.meta.store import CreatedAt, Delete, Entry, MetadataStore, Put
 
@@ -29,6 +30,14 @@ OCCUPIED_RETRY_MS: Final = 200
 F = TypeVar("F", bound=BrokerRegistration | CoordinatorRegistration)
 
 
+class OtherLife(Enum):
+    """What is known of the process that holds the key which this one wants."""
+
+    GONE = "a former life of this process, and it has ended"
+    COPY = "a process that runs with a copy of this one's data folder"
+    UNKNOWN = "it may be running: only the end of its lease is a proof"
+
+
 class Registration(Generic[F]):
     """Keeps one process registered until it is closed; `epoch` is None while it is not."""
 
@@ -39,12 +48,12 @@ class Registration(Generic[F]):
         facts: F,
         *,
         who: str,
-        is_former_life: Callable[[F], bool],
+        judge: Callable[[F], Awaitable[OtherLife]],
         lease_ttl_ms: int,
         on_change: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        """`who`: for people. `is_former_life`: whether the process of these facts is surely gone.
+        """`who`: for people. `judge` says what is known of the process of these facts.
 
         `on_change` is told of every new epoch, and of its loss.
         """
@@ -52,7 +61,7 @@ class Registration(Generic[F]):
         self._store = store
         self._key = key
         self._who = who
-        self._is_former_life = is_former_life
+        self._judge = judge
         self._lease_ttl_ms = lease_ttl_ms
         self._on_change = on_change
         self._say = say
@@ -131,9 +140,19 @@ class Registration(Generic[F]):
         await self._store.keep_alive(self._lease)
 
     async def _wait_for(self, entry: Entry) -> None:
-        """Another registration has our key: end it if it is a former life of ours, else wait."""
+        """Another registration has our key: end it if it is a former life of ours, else wait.
+
+        FolderLocked when the other process runs with a copy of our folder: the first one stays.
+        """
         other = self.stored(entry)
-        if self._is_former_life(other) and entry.lease:
+        life = await self._judge(other)
+        if life is OtherLife.COPY:
+            raise FolderLocked(
+                f"{self._who} runs already at {other.host}:{other.port} with the same data folder "
+                "or a copy of it. This process does not join the cluster. Stop the other one "
+                "first, or remove this copy and start with an empty folder"
+            )
+        if life is OtherLife.GONE and entry.lease:
             self._say(f"revoking the registration of a former life, epoch {entry.create_revision}")
             await self._store.revoke_lease(entry.lease)
             return

@@ -7,10 +7,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from simulation.loop import SimLoop, run
-from tailrace.broker.registration import RegisteredBroker
+from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker, judge_life
+from tailrace.errors import FolderLocked
 from tailrace.meta.keys import BrokerRegistration, broker_key, decode, encode
 from tailrace.meta.memory import MemoryEtcd
+from tailrace.meta.registration import OtherLife
 from tailrace.meta.store import Delete, Put
 from tailrace.model import BrokerId
 
@@ -37,17 +40,24 @@ class Bench:
         self.said: list[str] = []
         self.epochs: list[int] = []
         self.task: asyncio.Task[None] | None = None
+        # What is found at the address of a registration that has our key.
+        self.answer: Life | NoAnswer = NoAnswer.REFUSED
 
     def start(self, facts: BrokerRegistration = FACTS) -> RegisteredBroker:
         registration = RegisteredBroker(
             self.etcd.connect(timeout_ms=500),
             facts,
+            process="this-start",
+            ask=self._ask,
             lease_ttl_ms=TTL_MS,
             on_registered=lambda: self.epochs.append(registration.epoch or 0),
             say=self.said.append,
         )
         self.task = self.loop.create_task(registration.run(), name="registration")
         return registration
+
+    async def _ask(self, _: BrokerRegistration) -> Life | NoAnswer:
+        return self.answer
 
     async def stop(self) -> None:
         assert self.task is not None
@@ -204,3 +214,52 @@ async def test_to_close_leaves_anothers_key(bench: Bench) -> None:
     bench.etcd.txn([], [Put(KEY, encode(replace(FACTS, incarnation="other")))])
     await registration.close()
     assert bench.stored().incarnation == "other"
+
+
+@simulate
+async def test_F44_L7_a_copy_of_a_live_folder_is_refused_and_the_first_one_stays(
+    bench: Bench,
+) -> None:
+    first = bench.start()
+    await asyncio.sleep(1)
+    first_task, epoch = bench.task, first.epoch
+    bench.answer = Life(1, "mine", "the-first-start")
+    bench.start(replace(FACTS, host="elsewhere"))
+    second_task = bench.task
+    assert second_task is not None
+    await asyncio.sleep(3 * TTL_MS / 1000)
+    error = second_task.exception()
+    assert isinstance(error, FolderLocked)
+    assert "b1:9092" in str(error)
+    assert "copy" in str(error)
+    assert first.epoch == epoch, "the first one was never disturbed"
+    bench.task = first_task
+    await bench.stop()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (Life(1, "mine", "this-start"), OtherLife.GONE),
+        (Life(1, "mine", "another-start"), OtherLife.COPY),
+        (Life(2, "theirs", "another-start"), OtherLife.GONE),
+        (Life(1, "", ""), OtherLife.UNKNOWN),
+        (Life(1, "theirs", "another-start"), OtherLife.UNKNOWN),
+        (NoAnswer.REFUSED, OtherLife.GONE),
+        (NoAnswer.SILENT, OtherLife.UNKNOWN),
+    ],
+)
+def test_what_an_answer_proves_about_the_registration_at_another_address(
+    answer: Life | NoAnswer, expected: OtherLife
+) -> None:
+    other = replace(FACTS, host="elsewhere")
+    assert judge_life(other, FACTS, "this-start", answer) is expected
+
+
+def test_silence_at_our_own_address_proves_that_the_former_life_is_gone() -> None:
+    assert judge_life(FACTS, FACTS, "this-start", NoAnswer.SILENT) is OtherLife.GONE
+
+
+def test_nothing_proves_that_a_broker_with_another_folder_is_gone() -> None:
+    other = replace(FACTS, incarnation="theirs")
+    assert judge_life(other, FACTS, "this-start", NoAnswer.REFUSED) is OtherLife.UNKNOWN

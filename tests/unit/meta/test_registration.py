@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from simulation.etcd import SimEtcd
 from simulation.loop import SimLoop
 from tailrace.meta.keys import CoordinatorRegistration, coordinator_key, encode
-from tailrace.meta.registration import Registration
+from tailrace.meta.registration import OtherLife, Registration
 from tailrace.meta.store import Delete, MetadataStore, Put
 
 FACTS = CoordinatorRegistration(coordinator_id=1, host="k1", port=9)
@@ -25,12 +25,16 @@ def make(
     store: MetadataStore, facts: CoordinatorRegistration = FACTS
 ) -> tuple[Registration[CoordinatorRegistration], list[int | None]]:
     seen: list[int | None] = []
+
+    async def judge(other: CoordinatorRegistration) -> OtherLife:
+        return OtherLife.GONE if other == facts else OtherLife.UNKNOWN
+
     registration = Registration(
         store,
         coordinator_key(facts.coordinator_id),
         facts,
         who=f"coordinator {facts.coordinator_id}",
-        is_former_life=lambda other: other == facts,
+        judge=judge,
         lease_ttl_ms=3_000,
         on_change=lambda: seen.append(registration.epoch),
         say=lambda _: None,
