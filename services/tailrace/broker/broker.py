@@ -23,6 +23,7 @@ from tailrace.broker.disks import Disk
 from tailrace.broker.fetching import FetchService
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
+from tailrace.broker.producer_ids import ProducerIdService
 from tailrace.broker.quotas import Quotas, Rates
 from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker
 from tailrace.broker.replicas import Replicas
@@ -124,6 +125,7 @@ class Broker:
         self.producing: ProduceService | None = None
         self.disks: DiskWatch | None = None
         self.metadata = MetadataService()
+        self._producer_ids = ProducerIdService(settings.broker_id, store, lambda: self.epoch)
         self.clients = ClientStreams(
             clock,
             stall_max_ms=settings.client_stall_timeout_ms,
@@ -163,6 +165,7 @@ class Broker:
         await self._listen(replicas, links, disks)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
+        self._tasks.spawn("producer ids", self._producer_ids.run())
         self._tasks.spawn("replica clock", replicas.run())
         self._tasks.spawn("clients", self.clients.run())
         self._tasks.spawn("disks", disks.run())
@@ -444,6 +447,7 @@ class Broker:
                 methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
                 methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
                 methods.BROKER_DIAGNOSE: self._diagnose,
+                methods.BROKER_ALLOCATE_PRODUCER_ID: self._producer_ids.allocate,
                 methods.CONTROL_HEALTH: control.health,
                 methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr
                 if tracer is None

@@ -1,6 +1,8 @@
-"""How an idempotent producer gets its id and its epochs: from the active controller.
+"""How an idempotent producer gets its id and its epochs: from the active controller or a broker.
 
-Asked again until it is answered or refused for good: what waits meanwhile has deadlines of its own.
+The controller is asked first. A producer without a name takes an id of any broker when the
+controller has none: brokers keep ids in hand for when the store is away. Both are asked again until
+one answers or refuses for good: what waits meanwhile has deadlines of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.rpc import Network
 from tailrace.transport.wire import raise_for
+from tailrace.v1 import broker_pb2
 from tailrace.v1 import controller_pb2 as pb
 
 CALL_TIMEOUT_MS: Final = 10_000
+BROKER_CALL_TIMEOUT_MS: Final = 2_000
 
 
 class Identity:
@@ -43,24 +47,55 @@ class Identity:
         """An id and epoch that nobody has, the caller's own id if it has one; or the error."""
         failures = 0
         while True:
-            while not self._metadata.picture.controller:
-                self.problem = f"there is no active controller: {self._metadata.problem}"
-                await self._metadata.changed()
-            try:
-                found = await self._ask(producer_id, producer_epoch)
-            except TailraceError as error:
-                if not error.retriable:
-                    raise
-                self.problem = f"{error.code}: {error}"
-                if error.refresh_metadata:
-                    self._metadata.refresh()
-            else:
+            found = await self._ask_controller(producer_id, producer_epoch)
+            if found is None and not self._settings.name:
+                found = await self._ask_broker(producer_id, producer_epoch, turn=failures)
+            if found is not None:
                 self.problem = ""
                 return found
             failures += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_ms(failures) / 1000):
                     await self._metadata.changed()
+
+    async def _ask_controller(self, producer_id: int, epoch: int) -> tuple[int, int] | None:
+        """None: it has no answer now, and `problem` says why."""
+        if not self._metadata.picture.controller:
+            self.problem = f"there is no active controller: {self._metadata.problem}"
+            return None
+        try:
+            return await self._ask(producer_id, epoch)
+        except TailraceError as error:
+            if not error.retriable:
+                raise
+            self.problem = f"{error.code}: {error}"
+            if error.refresh_metadata:
+                self._metadata.refresh()
+            return None
+
+    async def _ask_broker(
+        self, producer_id: int, epoch: int, *, turn: int
+    ) -> tuple[int, int] | None:
+        """Ask one broker, another one each time. None: it has no id either."""
+        brokers = self._metadata.picture.brokers
+        if not brokers:
+            return None
+        address = brokers[sorted(brokers)[turn % len(brokers)]]
+        channel = self._network.channel(address)
+        request = broker_pb2.AllocateProducerIdRequest(
+            producer_id=producer_id, producer_epoch=epoch
+        )
+        try:
+            response = await channel.call(
+                methods.BROKER_ALLOCATE_PRODUCER_ID, request, timeout_ms=BROKER_CALL_TIMEOUT_MS
+            )
+            raise_for(response.error, response.message)
+        except TailraceError:
+            # What the controller said is the better reason; this broker may be an older release.
+            return None
+        finally:
+            await channel.close()
+        return response.producer_id, response.producer_epoch
 
     async def _ask(self, producer_id: int, producer_epoch: int) -> tuple[int, int]:
         channel = self._network.channel(self._metadata.picture.controller)

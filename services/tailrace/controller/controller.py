@@ -71,6 +71,8 @@ from tailrace.transport.rpc import Network, Server
 RENEWALS_PER_LEASE: Final = 3
 # How often one that stands by reads the key, should the watch have gone deaf.
 STANDBY_POLL_MS: Final = 1_000
+# How long a new controller waits before it takes producer ids ahead of need.
+STOCK_DELAY_MS: Final = 1_000
 STOP_GRACE_MS: Final = 500
 
 
@@ -338,7 +340,9 @@ class Controller:
         tasks = Tasks(failed)
         tasks.spawn("term", reconciler.run())
         tasks.spawn("lease", self._keep(crown, reconciler))
-        self._reign = Reign(reconciler, ProducerIds(crown.term, self._store))
+        producers = ProducerIds(crown.term, self._store)
+        tasks.spawn("producer ids", self._stock(producers))
+        self._reign = Reign(reconciler, producers)
         try:
             await over
         finally:
@@ -346,6 +350,11 @@ class Controller:
             self._active = None
             self._remembered = reconciler.registrations
             await tasks.close()
+
+    async def _stock(self, producers: ProducerIds) -> None:
+        # First come the elections that a new controller has to see to.
+        await asyncio.sleep(STOCK_DELAY_MS / 1_000)
+        await producers.keep_stocked()
 
     async def _keep(self, crown: _Crown, reconciler: Reconciler) -> None:
         """Renew the lease, and see after each time that the key is still ours."""

@@ -1,35 +1,30 @@
 """The ids and epochs of idempotent producers.
 
-Ids come from blocks that are taken from the store, so that most producers start without asking it.
-A block belongs to who took it, for ever: an id is never given twice, whatever becomes of this
-controller; those of a block that was not used up are lost. The epoch of a named producer is raised
-in the store before it is told.
+Ids come from blocks that are taken from the store ahead of need (`tailrace.meta.producer_ids`). The
+epoch of a named producer is raised in the store before it is told.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
 from tailrace.controller.facts import Term
 from tailrace.errors import InvalidRequest, NotController, ProducerFenced
 from tailrace.meta.keys import (
     CONTROLLER,
-    NEXT_PRODUCER_ID,
     ProducerName,
     decode,
-    decode_counter,
     encode,
-    encode_counter,
     producer_name_key,
+)
+from tailrace.meta.producer_ids import (
+    FIRST_PRODUCER_ID,
+    PRODUCER_EPOCH_MAX,
+    ProducerIdBlocks,
 )
 from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Put
 from tailrace.model import ProducerId
 
-# 0 is what a request has that names no id.
-FIRST_PRODUCER_ID: Final = 1
-PRODUCER_IDS_PER_BLOCK: Final = 1_000
-PRODUCER_EPOCH_MAX: Final = 32_767
 PRODUCER_NAME_LENGTH_MAX: Final = 200
 
 
@@ -44,8 +39,15 @@ class ProducerIds:
     def __init__(self, term: Term, store: MetadataStore) -> None:
         self._term = term
         self._store = store
-        self._block = range(0)
-        self._taking = asyncio.Lock()
+        self._blocks = ProducerIdBlocks(
+            store,
+            guard=lambda: CreatedAt(CONTROLLER, term.revision),
+            lost=lambda: NotController("this controller is no longer active"),
+        )
+
+    async def keep_stocked(self) -> None:
+        """Keep ids in hand for as long as the term lasts."""
+        await self._blocks.keep_stocked()
 
     async def named(self, name: str, producer_id: int = -1, epoch: int = -1) -> ProducerIdentity:
         """The id of this name, with a higher epoch than anybody had: older instances are fenced.
@@ -65,7 +67,7 @@ class ProducerIds:
             if producer_id >= FIRST_PRODUCER_ID and not is_newest:
                 raise ProducerFenced(f"producer {name!r} has been started again")
             if known is None or known.epoch >= PRODUCER_EPOCH_MAX:
-                identity = ProducerIdentity(await self._new_id(), 0)
+                identity = ProducerIdentity(await self._blocks.next_id(), 0)
             else:
                 identity = ProducerIdentity(known.producer_id, known.epoch + 1)
             value = ProducerName(producer_id=identity.producer_id, epoch=identity.epoch)
@@ -75,23 +77,7 @@ class ProducerIds:
 
     async def unnamed(self, producer_id: int, epoch: int) -> ProducerIdentity:
         """A new id; or the caller's own with a higher epoch, when it must start over."""
-        if producer_id >= FIRST_PRODUCER_ID and 0 <= epoch < PRODUCER_EPOCH_MAX:
-            return ProducerIdentity(ProducerId(producer_id), epoch + 1)
-        return ProducerIdentity(await self._new_id(), 0)
-
-    async def _new_id(self) -> ProducerId:
-        async with self._taking:
-            while not self._block:
-                entry = await self._store.get(NEXT_PRODUCER_ID)
-                start, revision = FIRST_PRODUCER_ID, 0
-                if entry is not None:
-                    start = decode_counter(entry.value, key=NEXT_PRODUCER_ID)
-                    revision = entry.mod_revision
-                end = start + PRODUCER_IDS_PER_BLOCK
-                if await self._put(NEXT_PRODUCER_ID, revision, encode_counter(end)):
-                    self._block = range(start, end)
-            found, self._block = self._block[0], self._block[1:]
-            return ProducerId(found)
+        return ProducerIdentity(*await self._blocks.renewed(producer_id, epoch))
 
     async def _put(self, key: str, revision: int, value: bytes) -> bool:
         """Write a key that nobody has changed; False: somebody has. NotController if we may not."""

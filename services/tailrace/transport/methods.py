@@ -85,6 +85,12 @@ BROKER_DIAGNOSE: Final = _method(
     broker.DiagnoseRequest,
     broker.DiagnoseResponse,
 )
+BROKER_ALLOCATE_PRODUCER_ID: Final = _method(
+    "BrokerService/AllocateProducerId",
+    Kind.UNARY,
+    broker.AllocateProducerIdRequest,
+    broker.AllocateProducerIdResponse,
+)
 
 CONTROL_HEALTH: Final = _method(
     "BrokerControlService/Health",
@@ -283,6 +289,7 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     BROKER_DELETE_RECORDS,
     BROKER_DESCRIBE_REPLICAS,
     BROKER_DIAGNOSE,
+    BROKER_ALLOCATE_PRODUCER_ID,
     CONTROL_HEALTH,
     CONTROL_LEADER_AND_ISR,
     CONTROL_STOP_REPLICA,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from simulation.loop import SimLoop, run
 from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker, judge_life
 from tailrace.errors import FolderLocked
@@ -217,7 +218,7 @@ async def test_to_close_leaves_anothers_key(bench: Bench) -> None:
 
 
 @simulate
-async def test_F44_L7_a_copy_of_a_live_folder_is_refused_and_the_first_one_stays(
+async def test_f44_l7_a_copy_of_a_live_folder_is_refused_and_the_first_one_stays(
     bench: Bench,
 ) -> None:
     first = bench.start()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.controller.facts import Term
-from tailrace.controller.producers import PRODUCER_EPOCH_MAX, ProducerIds
+from tailrace.controller.producers import ProducerIds
 from tailrace.errors import InvalidRequest, NotController
 from tailrace.meta.keys import (
     CONTROLLER,
@@ -21,6 +21,7 @@ from tailrace.meta.keys import (
     producer_name_key,
 )
 from tailrace.meta.memory import MemoryEtcd
+from tailrace.meta.producer_ids import PRODUCER_EPOCH_MAX
 from tailrace.meta.store import Delete, Put
 from tailrace.model import ProducerId
 
