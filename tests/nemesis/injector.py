@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from integration.cluster_harness import Cluster, listens
 from nemesis.machine import Machine
@@ -27,6 +29,7 @@ CALM_S = 120.0
 WIPE_WAITS_S = 30.0
 WATCH_S = 0.5
 EXIT_GRACE_S = 30.0
+CLONE_ENDS_S = 60.0
 
 
 class SkippedStep(Exception):
@@ -119,7 +122,13 @@ class Injector:
             Kind.ETCD_STOP: self._stop,
             Kind.STUTTER: self._stutter,
             Kind.STORM: self._storm,
+            Kind.ETCD_LOST: self._lose_store,
+            Kind.ETCD_OLD: self._roll_store_back,
             Kind.WIPE: self._wipe,
+            Kind.FILE: self._damage_file,
+            Kind.OLD_FOLDER: self._put_back_folder,
+            Kind.CLONE: self._clone,
+            Kind.SYNC_ERROR: self._fail_syncs,
             Kind.CUT: self._cut,
             Kind.CUT_ONE_WAY: self._cut,
             Kind.LOSS: self._cut,
@@ -173,17 +182,126 @@ class Injector:
 
     async def _wipe(self, step: Step, name: str) -> str:
         """Only with a copy of all on every disk, and never two at a time."""
+        await self._claim_disks()
+        await self.cluster.kill(name)
+        shutil.rmtree(self._folder(name) / "data")
+        await asyncio.sleep(step.seconds)
+        await self._start(name)
+        return "data folder removed"
+
+    # The store and the files: missing, old, damaged.
+
+    async def _lose_store(self, step: Step, name: str) -> str:
+        """The store comes back without anything in it, and later as it was."""
+        await self.cluster.kill(name)
+        data, right = self._folder(name) / "data", self._folder(name) / "right"
+        data.rename(right)
+        await self._live_with_store(step, name)
+        await self.cluster.kill(name)
+        shutil.rmtree(data)
+        right.rename(data)
+        await self._start(name)
+        return "empty, then as it was"
+
+    async def _roll_store_back(self, step: Step, name: str) -> str:
+        """The store comes back as it was a while ago, and later as it was."""
+        data, right = self._folder(name) / "data", self._folder(name) / "right"
+        old = self._folder(name) / "old"
+        await self.cluster.kill(name)
+        shutil.copytree(data, old)
+        await self._live_with_store(step, name)
+        # Something must have changed since, or there is nothing that it can be behind of.
+        with suppress(TailraceError):
+            await self.cluster.admin.create_topic(
+                f"since-{self._now_s():.0f}", partitions=1, replication_factor=3, timeout_ms=6_000
+            )
+        await self.cluster.kill(name)
+        data.rename(right)
+        old.rename(data)
+        await self._live_with_store(step, name)
+        await self.cluster.kill(name)
+        shutil.rmtree(data)
+        right.rename(data)
+        await self._start(name)
+        return "older, then as it was"
+
+    async def _live_with_store(self, step: Step, name: str) -> None:
+        await self._start(name)
+        await asyncio.sleep(step.seconds)
+
+    async def _damage_file(self, step: Step, name: str) -> str:
+        """Remove, cut, flip or replace by an older copy one file of a broker that was killed."""
+        await self._claim_disks()
+        data, before = self._folder(name) / "data", self._folder(name) / "before"
+        _copy_moving(data, before)
+        await asyncio.sleep(step.seconds)
+        await self.cluster.kill(name)
+        rng = Random(step.amount)
+        files = sorted(each for each in data.rglob("*") if each.is_file() and each.name != ".lock")
+        chosen = rng.choice(files)
+        result = _damage(chosen, before / chosen.relative_to(data), rng)
+        shutil.rmtree(before)
+        await self._start(name)
+        return f"{result} {chosen.relative_to(data)}"
+
+    async def _put_back_folder(self, step: Step, name: str) -> str:
+        """A broker that was killed returns with its data as they were before."""
+        await self._claim_disks()
+        data, before = self._folder(name) / "data", self._folder(name) / "before"
+        _copy_moving(data, before)
+        await asyncio.sleep(step.seconds)
+        await self.cluster.kill(name)
+        shutil.rmtree(data)
+        before.rename(data)
+        await self._start(name)
+        return f"as it was {step.seconds:.1f} s before"
+
+    async def _clone(self, step: Step, name: str) -> str:
+        """A second process with a copy of a live folder must end by itself, and do no harm."""
+        copy = self._folder(name) / "clone"
+        _copy_moving(self._folder(name) / "data", copy)
+        (copy / ".lock").unlink(missing_ok=True)
+        config = self._folder(name) / "clone.properties"
+        own = {"listeners", "link.listeners", "control.listeners", "metrics.listeners", "log.dirs"}
+        lines = (self._folder(name) / "broker.properties").read_text().splitlines()
+        host = self.machine.hosts.get(name, "127.0.0.1")
+        kept = [line for line in lines if line.partition("=")[0] not in own]
+        kept += [f"listeners={host}:0", f"link.listeners={host}:0", f"log.dirs={copy}"]
+        config.write_text("\n".join(kept) + "\n")
+        command = [sys.executable, "-m", "tailrace.cli.main", "broker", "--config", str(config)]
+        process = await asyncio.create_subprocess_exec(
+            *self.machine.command_for(name, command),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), CLONE_ENDS_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise OSError(f"the clone of {name} ran on for {CLONE_ENDS_S:.0f} s") from None
+        finally:
+            shutil.rmtree(copy)
+        text = output.decode(errors="replace")
+        return "refused" if "runs already" in text else f"ended: {text[-200:]}"
+
+    async def _fail_syncs(self, step: Step, name: str) -> str:
+        await self._claim_disks()
+        self.machine.disturb(name, syncs_fail=True)
+        try:
+            await asyncio.sleep(step.seconds)
+        finally:
+            self.machine.disturb(name)
+        return "EIO"
+
+    async def _claim_disks(self) -> None:
+        """One disk at a time may lose something, and only while every replica is in sync."""
         if self._wiped:
             raise SkippedStep("another disk is being filled again")
         self._wiped = True
         if not await self._is_whole(WIPE_WAITS_S):
             self._wiped = False
             raise SkippedStep("not every replica is in sync")
-        await self.cluster.kill(name)
-        shutil.rmtree(self._folder(name) / "data")
-        await asyncio.sleep(step.seconds)
-        await self._start(name)
-        return "data folder removed"
 
     # The network, the disk, the clock.
 
@@ -329,3 +447,36 @@ def _part(kind: Kind) -> str:
     if kind in NETWORK:
         return "network of "
     return f"{kind} of " if kind in SHIMMED or kind is Kind.DISK_FULL else ""
+
+
+def _copy_moving(source: Path, target: Path) -> None:
+    """Copy a folder that is in use: what goes away meanwhile is left out."""
+    for path in sorted(source.rglob("*")):
+        copy = target / path.relative_to(source)
+        with suppress(FileNotFoundError):
+            if path.is_dir():
+                copy.mkdir(parents=True, exist_ok=True)
+            else:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def _damage(path: Path, older: Path, rng: Random) -> str:
+    """Do one thing to a file, and say which."""
+    data = bytearray(path.read_bytes())
+    ways = ["removed"]
+    if data:
+        ways += ["cut", "flipped"]
+    if older.exists() and older.read_bytes() != data:
+        ways += ["older copy of"] * 2
+    way = rng.choice(ways)
+    if way == "removed":
+        path.unlink()
+    elif way == "older copy of":
+        shutil.copyfile(older, path)
+    elif way == "cut":
+        path.write_bytes(data[: rng.randrange(len(data))])
+    else:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+    return way

@@ -20,7 +20,7 @@ INSIDE = "NEMESIS_INSIDE"
 HUB, ETCD_HOST = "10.77.0.1", "10.77.0.2"
 DISK_BYTES = 768 << 20
 FILLER = "filler"
-_CONTROL = struct.Struct("=qqq")
+_CONTROL = struct.Struct("=qqqq")
 
 
 def enter_private_namespaces() -> str:
@@ -74,7 +74,7 @@ class Machine:
         if self._shim is not None:
             control = self._control(name)
             if not control.exists():
-                control.write_bytes(_CONTROL.pack(0, 0, 0))
+                control.write_bytes(bytes(_CONTROL.size))
             prefix += ["env", f"LD_PRELOAD={self._shim}", f"NEMESIS_CONTROL={control}"]
         return [*prefix, *command]
 
@@ -107,11 +107,19 @@ class Machine:
 
     # Clocks and slowness.
 
-    def disturb(self, name: str, *, clock_ms: int = 0, sync_ms: int = 0, write_ms: int = 0) -> None:
+    def disturb(
+        self,
+        name: str,
+        *,
+        clock_ms: int = 0,
+        sync_ms: int = 0,
+        write_ms: int = 0,
+        syncs_fail: bool = False,
+    ) -> None:
         """Without anything: as it should be."""
         if self._shim is not None:
             with self._control(name).open("r+b") as file:
-                file.write(_CONTROL.pack(clock_ms, sync_ms, write_ms))
+                file.write(_CONTROL.pack(clock_ms, sync_ms, write_ms, syncs_fail))
 
     # Networks.
 

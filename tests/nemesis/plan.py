@@ -22,7 +22,13 @@ class Kind(StrEnum):
     BOTH = "kill -9 leader and controller"
     ETCD_KILL = "etcd kill -9"
     ETCD_STOP = "etcd SIGSTOP"
+    ETCD_LOST = "etcd comes back empty"
+    ETCD_OLD = "etcd comes back older"
     WIPE = "wipe the disk"
+    FILE = "damage a file"
+    OLD_FOLDER = "an older copy of the folder"
+    CLONE = "a clone of a live folder"
+    SYNC_ERROR = "syncs fail"
     STUTTER = "SIGSTOP in bursts"
     CUT = "network cut"
     CUT_ONE_WAY = "network cut one way"
@@ -44,7 +50,13 @@ WEIGHTS: dict[Kind, tuple[int, float, float]] = {
     Kind.BOTH: (2, 0.5, 5.0),
     Kind.ETCD_KILL: (2, 0.5, 15.0),
     Kind.ETCD_STOP: (2, 0.5, 12.0),
+    Kind.ETCD_LOST: (2, 3.0, 15.0),
+    Kind.ETCD_OLD: (2, 3.0, 15.0),
     Kind.WIPE: (2, 0.2, 4.0),
+    Kind.FILE: (4, 0.5, 4.0),
+    Kind.OLD_FOLDER: (2, 1.0, 6.0),
+    Kind.CLONE: (1, 2.0, 6.0),
+    Kind.SYNC_ERROR: (2, 1.0, 5.0),
     Kind.STUTTER: (2, 2.0, 8.0),
     Kind.CUT: (4, 0.5, 14.0),
     Kind.CUT_ONE_WAY: (4, 0.5, 14.0),
@@ -56,10 +68,13 @@ WEIGHTS: dict[Kind, tuple[int, float, float]] = {
     Kind.CLOCK: (2, 1.0, 10.0),
 }
 NETWORK = frozenset({Kind.CUT, Kind.CUT_ONE_WAY, Kind.CUT_STORE, Kind.LOSS, Kind.FLAP})
-SHIMMED = frozenset({Kind.DISK_SLOW, Kind.CLOCK})
-OF_ETCD = frozenset({Kind.ETCD_KILL, Kind.ETCD_STOP})
+SHIMMED = frozenset({Kind.DISK_SLOW, Kind.CLOCK, Kind.SYNC_ERROR})
+OF_ETCD = frozenset({Kind.ETCD_KILL, Kind.ETCD_STOP, Kind.ETCD_LOST, Kind.ETCD_OLD})
 OF_BROKERS = frozenset(
-    {Kind.TERM, Kind.WIPE, Kind.STUTTER, Kind.DISK_FULL, Kind.DISK_SLOW, Kind.STORM, Kind.CUT_STORE}
+    {
+        *(Kind.TERM, Kind.WIPE, Kind.STUTTER, Kind.DISK_FULL, Kind.DISK_SLOW, Kind.STORM),
+        *(Kind.CUT_STORE, Kind.FILE, Kind.OLD_FOLDER, Kind.CLONE, Kind.SYNC_ERROR),
+    }
 )
 
 GAP_S = 3.0
@@ -75,7 +90,8 @@ class Step:
     kind: Kind
     target: str
     seconds: float
-    # Of a clock: by how many ms. Of loss: in percent. Of a slow disk: ms for each sync.
+    # Of a clock: by how many ms. Of loss: in percent. Of a slow disk: ms for each sync. Of a file:
+    # the seed of which one, and what is done to it.
     amount: int = 0
 
 
@@ -134,4 +150,6 @@ def _amount(kind: Kind, rng: Random) -> int:
         return rng.choice([5, 20, 50])
     if kind is Kind.DISK_SLOW:
         return rng.choice([50, 500, 3_000])
+    if kind is Kind.FILE:
+        return rng.randrange(1_000_000)
     return 0

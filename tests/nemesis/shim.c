@@ -1,10 +1,13 @@
-/* Preloaded into the processes under test: a clock that can be set, and a disk that can be slow.
+/* Preloaded into the processes under test: a clock that can be set, and a disk that can be slow or
+ * fail.
  *
  * The control file is mapped, so that a change counts at once. It holds, in this order: how many ms
- * the wall clock is off (int64), how many ms a sync takes longer (int64), and a write (int64).
+ * the wall clock is off (int64), how many ms a sync takes longer (int64), and a write (int64), and
+ * whether every sync fails with EIO (int64).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int64_t nothing[3];
+static volatile int64_t nothing[4];
 static volatile int64_t *control = nothing;
 
 __attribute__((constructor)) static void start(void) {
@@ -65,6 +68,7 @@ int fdatasync(int fd) {
   static int (*real)(int);
   if (!real) real = dlsym(RTLD_NEXT, "fdatasync");
   wait_ms(control[1]);
+  if (control[3]) return errno = EIO, -1;
   return real(fd);
 }
 
@@ -72,6 +76,7 @@ int fsync(int fd) {
   static int (*real)(int);
   if (!real) real = dlsym(RTLD_NEXT, "fsync");
   wait_ms(control[1]);
+  if (control[3]) return errno = EIO, -1;
   return real(fd);
 }
 
