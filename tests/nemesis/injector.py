@@ -8,6 +8,7 @@ Processes that end unasked are started again, as an operator would, and told of.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import signal
 import sys
@@ -20,7 +21,7 @@ from random import Random
 
 from integration.cluster_harness import Cluster, listens
 from nemesis.machine import Machine
-from nemesis.plan import NETWORK, SHIMMED, Kind, Step
+from nemesis.plan import NETWORK, OF_DISKS, SHIMMED, Kind, Step
 from tailrace.dev.processes import Life
 from tailrace.dev.state import DevError, Role
 from tailrace.errors import TailraceError
@@ -30,6 +31,7 @@ WIPE_WAITS_S = 30.0
 WATCH_S = 0.5
 EXIT_GRACE_S = 30.0
 CLONE_ENDS_S = 60.0
+DISK_REST_S = 10.0
 
 
 class SkippedStep(Exception):
@@ -60,7 +62,8 @@ class Injector:
     calms_s: list[float] = field(default_factory=list)
     _busy: set[str] = field(default_factory=set)
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _wiped: bool = False
+    # Until when no other disk may lose something (monotonic).
+    _disks_taken_until: float = 0.0
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Do the steps at their times, side by side; a calm waits for all before it."""
@@ -110,6 +113,9 @@ class Injector:
         except (DevError, TailraceError, OSError) as error:
             done.result = f"failed: {type(error).__name__}: {error}"
             self.problems.append(f"{step.kind} of {step.target}: {done.result}")
+        if step.kind in OF_DISKS and not done.result.startswith("skipped"):
+            # By then the cluster has noticed, and says whether all are in sync again.
+            self._disks_taken_until = time.monotonic() + DISK_REST_S
         done.ended_s = self._now_s()
 
     def _acts(self) -> dict[Kind, Callable[..., Awaitable[str | None]]]:
@@ -296,11 +302,11 @@ class Injector:
 
     async def _claim_disks(self) -> None:
         """One disk at a time may lose something, and only while every replica is in sync."""
-        if self._wiped:
+        if time.monotonic() < self._disks_taken_until:
             raise SkippedStep("another disk is being filled again")
-        self._wiped = True
+        self._disks_taken_until = math.inf
         if not await self._is_whole(WIPE_WAITS_S):
-            self._wiped = False
+            self._disks_taken_until = 0.0
             raise SkippedStep("not every replica is in sync")
 
     # The network, the disk, the clock.
@@ -361,7 +367,7 @@ class Injector:
         well = await self._is_whole(CALM_S) and await self._all_listen(CALM_S)
         took_s = self._now_s() - began
         self.calms_s.append(took_s)
-        self._wiped = False
+        self._disks_taken_until = 0.0
         text = f"well after {took_s:.1f} s" if well else f"NOT WELL after {took_s:.0f} s"
         self.done.append(Done(step, began, self._now_s(), text))
         if not well:

@@ -50,10 +50,13 @@ class Machine:
         self._rooms: list[str] = []
         self._shim: Path | None = None
         self._is_private = not private
+        self._has_filter = shutil.which("iptables") is not None
         if private:
             self.missing["network cuts, loss, flaps, full disks"] = private
         else:
             self._make_rooms(names)
+            if not self._has_filter:
+                self.missing["network cuts, loss, flaps"] = "no iptables (Debian: iptables)"
             self.missing["packet delay by netem"] = _netem_problem()
         self._make_shim()
 
@@ -61,7 +64,7 @@ class Machine:
     def kinds(self) -> list[Kind]:
         """The faults that can be done here."""
         kinds = list(WEIGHTS)
-        if not self.hosts:
+        if not self.hosts or not self._has_filter:
             kinds = [each for each in kinds if each not in NETWORK]
         if not self._is_private:
             kinds.remove(Kind.DISK_FULL)
@@ -131,7 +134,7 @@ class Machine:
         self._rule("-D", name, host, is_both_ways=is_both_ways, percent=percent)
 
     def mend_all(self) -> None:
-        for name in self._rooms:
+        for name in self._rooms if self._has_filter else ():
             self._in_room(name, "iptables", "-F")
 
     # The parts of the above.

@@ -76,6 +76,8 @@ OF_BROKERS = frozenset(
         *(Kind.CUT_STORE, Kind.FILE, Kind.OLD_FOLDER, Kind.CLONE, Kind.SYNC_ERROR),
     }
 )
+# Those after which a replica may lack what it had: one broker at a time.
+OF_DISKS = frozenset({Kind.WIPE, Kind.FILE, Kind.OLD_FOLDER, Kind.SYNC_ERROR})
 
 GAP_S = 3.0
 ROUND_S = 45.0
