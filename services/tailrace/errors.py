@@ -118,11 +118,19 @@ class DamagedLog(TailraceError):
     code = "DAMAGED_LOG"
 
     def __init__(self, what: str, *, offset: int, recovery_point: int, detail: str) -> None:
+        # Its beginning is gone: no leader can put that back in front of the rest.
+        self.is_headless = False
         self.offset = offset
         self.recovery_point = recovery_point
         super().__init__(
             f"{what}: offsets {offset} to {recovery_point} were durable and are damaged: {detail}"
         )
+
+
+class HighWatermarkConflict(TailraceError):
+    """A replica knows committed records that the leader's log does not have: a person decides."""
+
+    code = "HIGH_WATERMARK_CONFLICT"
 
 
 class LogClosed(TailraceError):

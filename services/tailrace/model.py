@@ -72,3 +72,20 @@ def shard_of(group: str, shards: int = GROUP_SHARDS) -> int:
 def settled_count(replicas: int, *, adding: int, removing: int) -> int:
     """How many replicas count for defaults: while some come and go, the smaller set of the two."""
     return max(1, replicas - max(adding, removing))
+
+
+class LogStartCause(NamedTuple):
+    """Why a log begins where it does: the last deliberate move of its log start.
+
+    `kind` is what gave the records up (RETENTION, DELETE_RECORDS), `leader_epoch` the leadership
+    that did it, `offset` up to where. It covers every move up to that offset.
+    """
+
+    kind: str
+    leader_epoch: int
+    offset: int
+
+
+RETENTION: Final = "retention"
+DELETE_RECORDS: Final = "delete_records"
+LOG_START_KINDS: Final = (RETENTION, DELETE_RECORDS)

@@ -18,7 +18,7 @@ from tailrace.log.files import Files
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.segment import IndexCache, Storage
-from tailrace.model import LeaderEpoch, Offset, TopicPartition
+from tailrace.model import LeaderEpoch, LogStartCause, Offset, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.codec import Compression
 from tailrace.record.header import split
@@ -119,12 +119,13 @@ class StoredOffsets:
 
     recovery_point: int = 0
     log_start: int = 0
+    cause: LogStartCause | None = None
 
     def lower_recovery_point(self, offset: int) -> None:
         self.recovery_point = min(self.recovery_point, offset)
 
-    def set_log_start(self, offset: int) -> None:
-        self.log_start = offset
+    def set_log_start(self, offset: int, cause: LogStartCause | None = None) -> None:
+        self.log_start, self.cause = offset, cause
 
     def raise_recovery_point(self, offset: int) -> None:
         self.recovery_point = max(self.recovery_point, offset)

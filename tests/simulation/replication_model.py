@@ -64,6 +64,8 @@ class World:
         self.seen_lives: set[int] = set()
         self.tainted: set[BrokerId] = set()
         self.unclean = False
+        # An older copy of a disk was put back: conflicts are to be found, and a person decides.
+        self.put_back = False
         self.committed: list[Record] = []
         self.acked: list[Record] = []
         self.high_watermarks: dict[tuple[BrokerId, int, int], int] = {}
@@ -210,7 +212,8 @@ class World:
         nobody = not state.isr and not state.elr
         if leader == NO_LEADER and nobody and self.store.last_leader in live:
             leader = self._recover_unclean()
-            state = replace(state, isr=(leader,), elr=())
+            unclean_epoch = state.leader_epoch + 1
+            state = replace(state, isr=(leader,), elr=(), unclean_epoch=unclean_epoch)
         if leader == NO_LEADER and (state.leader, state.isr, state.elr) == (
             *(store.state.leader, store.state.isr, store.state.elr),
         ):

@@ -24,8 +24,10 @@ from tailrace.replication.events import (
     Event,
     FailPending,
     FollowerReported,
+    GiveUpLead,
     IsrRefused,
     IsrStored,
+    KeepRecords,
     LeaderReached,
     MoveHighWatermark,
     Ordered,
@@ -291,6 +293,7 @@ class Broker:
                 end_of_last_epoch=self.disk.history.end_of(report.last_epoch, self.disk.log_end),
                 log_start=Offset(0),
                 restart=report.restart,
+                high_watermark=report.high_watermark,
             )
         )
 
@@ -336,6 +339,8 @@ class Broker:
                 self._append_pushed()
             case TruncateLog():
                 self._truncate(effect)
+            case KeepRecords() | GiveUpLead():
+                self._disagrees(effect)
             case Report():
                 link = self.links.get(effect.leader)
                 if link is not None:
@@ -351,6 +356,11 @@ class Broker:
         elif isinstance(effect, BecomeFollower):
             self.disk.history.truncate_end(self.disk.log_end)
             self.connect()
+
+    def _disagrees(self, effect: KeepRecords | GiveUpLead) -> None:
+        """Only an older copy of a disk, or an election that gave records up, explains it."""
+        if not (self.world.unclean or self.world.put_back):
+            raise Violation(f"broker {self.id} finds a conflict where there is none: {effect}")
 
     def _truncate(self, effect: TruncateLog) -> None:
         if effect.below_high_watermark and not self.world.unclean:

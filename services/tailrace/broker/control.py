@@ -166,6 +166,7 @@ def _order(each: pb.PartitionOrder) -> ReplicaOrder:
             isr=tuple(map(BrokerId, each.isr)),
             elr=tuple(map(BrokerId, each.elr)),
             revision=each.revision,
+            unclean_epoch=each.unclean_epoch,
         ),
         replicas=tuple(map(BrokerId, each.replicas)),
         leader_link=each.leader_link,

@@ -18,7 +18,14 @@ from google.protobuf.message import DecodeError
 from tailrace.broker.hosted import Hosted
 from tailrace.epochs import EpochEnd, EpochHistory
 from tailrace.errors import Diverged, InvalidRequest, RequestTimedOut, Unreachable
-from tailrace.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from tailrace.model import (
+    LOG_START_KINDS,
+    BrokerId,
+    LeaderEpoch,
+    LogStartCause,
+    Offset,
+    TopicPartition,
+)
 from tailrace.replication.events import (
     Event,
     LeaderReached,
@@ -104,6 +111,7 @@ class LeaderLink:
             log_end=effect.log_end,
             last_epoch=effect.last_epoch,
             restart=restart,
+            high_watermark=effect.high_watermark,
         )
         self._wake.set()
 
@@ -211,6 +219,7 @@ def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
             size=part.size,
             high_watermark=Offset(part.high_watermark),
             log_start=Offset(part.log_start),
+            start_cause=_cause_of(part),
         )
     if code_name(part.error) == Diverged.code:
         return PushDiverged(
@@ -221,5 +230,16 @@ def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
             epochs=epochs.entries,
         )
     return PushRefused(
-        leader_epoch=epoch, code=code_name(part.error), log_start=Offset(part.log_start)
+        leader_epoch=epoch,
+        code=code_name(part.error),
+        log_start=Offset(part.log_start),
+        start_cause=_cause_of(part),
     )
+
+
+def _cause_of(part: pb.LeaderPartition) -> LogStartCause | None:
+    """One that this release does not know explains nothing."""
+    if part.log_start_cause not in LOG_START_KINDS:
+        return None
+    epoch, offset = part.log_start_cause_epoch, part.log_start_cause_offset
+    return LogStartCause(part.log_start_cause, epoch, offset) if epoch >= 0 else None

@@ -136,6 +136,7 @@ class Hosted:
     __slots__ = (
         "adding",
         "commit",
+        "conflict",
         "disk",
         "fetchers",
         "flushing",
@@ -174,6 +175,8 @@ class Hosted:
         # Ordered, so that a simulation tells them in the same order each time.
         self.followers: dict[Follower, None] = {}
         self.fetchers: dict[Fetcher, None] = {}
+        # Why it keeps what its leader lacks, and follows nobody until a person has decided.
+        self.conflict = ""
         # What goes in and out; the replicas of a topic share it.
         self.traffic = Traffic()
         # Only while a request is traced that waits for followers.

@@ -38,7 +38,7 @@ from tailrace.log.cleaning.compaction import (
 from tailrace.log.files import Files
 from tailrace.log.manager import LogManager
 from tailrace.log.segment import Segment
-from tailrace.model import TopicPartition
+from tailrace.model import LogStartCause, TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Blocking
 
@@ -113,6 +113,7 @@ class Housekeeping:
         """One look at every log."""
         now_ms = self.now_ms()
         aside: list[str] = []
+        await self._store_log_starts(now_ms)
         for number, hosted in enumerate(self._replicas.hosted()):
             if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -133,6 +134,34 @@ class Housekeeping:
         if unknown:
             await self._blocking.run(lambda: _learn_ages(unknown))
 
+    async def _store_log_starts(self, now_ms: int | None) -> None:
+        """Where logs are about to begin, and why, is durable before anything of them goes.
+
+        All of them at once, off the loop: the file holds every log of its folder.
+        """
+        moves: dict[TopicPartition, tuple[int, LogStartCause | None]] = {}
+        for number, hosted in enumerate(self._replicas.hosted()):
+            if number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if not self._is_here(hosted):
+                continue
+            log = hosted.log
+            move = (log.log_start, log.start_cause)
+            if hosted.machine.role is Role.LEADER:
+                await self._learn_ages(hosted)
+                mark = hosted.machine.high_watermark
+                verdict = log.expired(now_ms=now_ms, high_watermark=mark)
+                if verdict.new_log_start > log.log_start:
+                    move = (verdict.new_log_start, log.retention_cause(verdict))
+            if move != (log.log_start, log.start_cause) or log.has_given_up:
+                moves[hosted.partition] = move
+        if not moves:
+            return
+        try:
+            await self._blocking.run(lambda: self._manager.set_log_starts(moves))
+        except OSError as error:
+            self._say(f"log starts were not stored, retention tries each by itself: {error}")
+
     def _expire(self, hosted: Hosted, now_ms: int | None, aside: list[str]) -> None:
         log = hosted.log
         if not self._is_here(hosted):
@@ -148,6 +177,8 @@ class Housekeeping:
             if log.log_start > before:
                 hosted.mark_followers()
                 hosted.mark_fetchers()
+        else:
+            log.drop_given_up(aside=aside)
         if now_ms is not None:
             log.expire_producers(now_ms=now_ms)
 

@@ -183,6 +183,7 @@ class IsrStore:
                 isr=stored.isr,
                 elr=stored.elr,
                 revision=entry.mod_revision,
+                unclean_epoch=stored.unclean_epoch,
             )
         self._tell(hosted, IsrRefused(attempt=effect.attempt, state=state))
 

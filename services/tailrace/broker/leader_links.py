@@ -191,6 +191,7 @@ class FollowerSession:
             answer.leader_epoch = effect.leader_epoch
             # Where it may start over: at a batch, though the log may start within it.
             answer.log_start = effect.log_start
+            _say_why(answer, hosted.log)
         self._answers.append(answer)
         self._wake.set()
 
@@ -244,6 +245,7 @@ class FollowerSession:
                 end_of_last_epoch=hosted.log.epoch_end(position.last_epoch),
                 log_start=first_to_push(hosted.log, position.log_end),
                 restart=position.restart,
+                high_watermark=position.high_watermark,
             ),
         )
 
@@ -326,6 +328,7 @@ class FollowerSession:
                 self._dirty[partition] = None
         high_watermark = hosted.machine.high_watermark
         known = (state.high_watermark, state.log_start)
+        is_new_start = state.log_start != log.log_start
         if piece is None and known == (high_watermark, log.log_start):
             return None, None
         state.high_watermark, state.log_start = high_watermark, log.log_start
@@ -340,6 +343,8 @@ class FollowerSession:
             size=piece.size if piece is not None else 0,
             base_offset=base_offset,
         )
+        if is_new_start:
+            _say_why(part, log)
         return part, piece
 
     def _warm(self, hosted: Hosted, state: _Push) -> None:
@@ -455,3 +460,12 @@ async def hello_of(link: Link, cluster_id: str, broker_id: int) -> pb.ReplicaHel
     hello = header.hello
     is_ours = hello.cluster_id == cluster_id and hello.leader_id == broker_id
     return hello if is_ours else None
+
+
+def _say_why(part: pb.LeaderPartition, log: PartitionLog) -> None:
+    """Why the log begins where it does: without that no follower gives anything up."""
+    cause = log.start_cause
+    if cause is not None:
+        part.log_start_cause = cause.kind
+        part.log_start_cause_epoch = cause.leader_epoch
+        part.log_start_cause_offset = cause.offset

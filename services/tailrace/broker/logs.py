@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.clock import Clock
 from tailrace.config import Flush
 from tailrace.errors import (
     DamagedLog,
+    HighWatermarkConflict,
     InvariantViolation,
     ReplicaOffline,
     StorageError,
@@ -129,7 +130,10 @@ class ReplicaLogs:
             error = ReplicaOffline(f"{partition}: {folder.path} has failed: {folder.failure}")
             raise self.offline.setdefault(partition, error)
         if manager.holds(partition):
-            if manager.topic_id(partition) == order.topic_id:
+            topic_id = manager.topic_id(partition)
+            if topic_id is None:
+                return await self._find_unknown(order, topic)
+            if topic_id == order.topic_id:
                 doubt = self._doubted.pop(partition, None)
                 if doubt is not None and topic.syncs_first:
                     await self._forget_doubt(partition)
@@ -145,6 +149,38 @@ class ReplicaLogs:
                 raise failure
             await self.remove_discarded()
         return await self._blocking.run(lambda: manager.create(partition, order.topic_id))
+
+    async def _find_unknown(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
+        """Which topic the log is of cannot be told: it is set aside, and filled anew.
+
+        It may hold what the cluster counts on, so it waits as any damaged log does. Where a person
+        lets this broker lead with it, it is of the topic that the order names.
+        """
+        partition, manager = order.partition, self._manager
+        cause = manager.damaged.get(partition) or StorageError("its topic's id cannot be read")
+        error = _as_damage(partition, cause)
+        if self._is_counted_on(order, error):
+            self.offline[partition] = error
+            raise error
+        if order.state.leader == NO_LEADER:
+            self._wait_for_a_person(order, error)
+        now_ms = self._clock.wall_ms()
+        if order.state.leader == self._broker_id:
+            await self._blocking.run(partial(manager.adopt, partition, order.topic_id))
+            await self._blocking.run(partial(manager.repair, partition, now_ms=now_ms, anew=False))
+            self._say(f"{partition}: taken for {order.topic_id}, as a person lets it lead: {cause}")
+        else:
+            await self._blocking.run(partial(manager.set_aside, partition))
+            await self._blocking.run(partial(manager.create, partition, order.topic_id))
+            self._say(f"{partition}: set aside, it is filled anew: {cause}")
+        self.offline.pop(partition, None)
+        self._kept.pop(partition, None)
+        return manager.logs[partition]
+
+    def _wait_for_a_person(self, order: ReplicaOrder, error: TailraceError) -> NoReturn:
+        self.offline[order.partition] = error
+        self._kept[order.partition] = order.state.leader_epoch
+        raise error
 
     async def discard(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
         """Give logs up for good, all of a folder at once: each would wait for the disk, often.
@@ -200,13 +236,20 @@ class ReplicaLogs:
         if self._is_counted_on(order, error):
             self.offline[partition] = error
             raise error
+        if isinstance(error, HighWatermarkConflict) and order.state.leader == NO_LEADER:
+            self._wait_for_a_person(order, error)
         if topic.refuses_loss and isinstance(error, DamagedLog) and _is_nobodys(order):
-            self.offline[partition] = error
-            self._kept[partition] = order.state.leader_epoch
-            raise error
+            self._wait_for_a_person(order, error)
         is_damaged = partition in manager.damaged
-        open_again = manager.repair if is_damaged else manager.reopen
-        report = await self._blocking.run(lambda: open_again(partition, now_ms=now_ms))
+        is_headless = getattr(manager.damaged.get(partition), "is_headless", False)
+        if is_headless and order.state.leader == NO_LEADER:
+            # What is left of it may be all there is: nobody could fill it anew.
+            self._wait_for_a_person(order, error)
+        work = partial(manager.reopen, partition, now_ms=now_ms)
+        if is_damaged:
+            anew = order.state.leader != self._broker_id
+            work = partial(manager.repair, partition, now_ms=now_ms, anew=anew)
+        report = await self._blocking.run(work)
         await self._forget_doubt(partition)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
@@ -224,7 +267,7 @@ class ReplicaLogs:
             # From a state in which nobody vouched for anything, only a person could elect it.
             return kept is None or state.leader_epoch <= kept or state.isr != (broker,)
         vouches = broker in state.isr or broker in state.elr
-        return vouches and isinstance(error, DamagedLog)
+        return vouches and isinstance(error, DamagedLog | HighWatermarkConflict)
 
 
 def _is_nobodys(order: ReplicaOrder) -> bool:

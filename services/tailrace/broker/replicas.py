@@ -39,6 +39,7 @@ from tailrace.errors import (
     DamagedLog,
     DiskFull,
     FencedEpoch,
+    HighWatermarkConflict,
     InvariantViolation,
     LogClosed,
     NonContiguousAppend,
@@ -56,7 +57,14 @@ from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
 from tailrace.metrics.values import BrokerCounts
-from tailrace.model import BrokerId, Offset, TopicPartition, settled_count
+from tailrace.model import (
+    DELETE_RECORDS,
+    BrokerId,
+    LogStartCause,
+    Offset,
+    TopicPartition,
+    settled_count,
+)
 from tailrace.replication.events import (
     AdvanceLogStart,
     AllowFollower,
@@ -68,6 +76,8 @@ from tailrace.replication.events import (
     Effect,
     Event,
     FailPending,
+    GiveUpLead,
+    KeepRecords,
     MoveHighWatermark,
     Ordered,
     RefuseFollower,
@@ -189,7 +199,9 @@ class Replicas:
 
     def delete_records(self, hosted: Hosted, offset: int) -> None:
         """Give up what is below an offset that is committed; followers are told."""
-        hosted.log.advance_log_start(offset, aside=self._removed)
+        epoch = max(int(hosted.machine.leader_epoch), 0)
+        cause = LogStartCause(DELETE_RECORDS, epoch, offset)
+        hosted.log.advance_log_start(offset, cause=cause, aside=self._removed)
         hosted.mark_followers()
         hosted.mark_fetchers()
 
@@ -526,15 +538,25 @@ class Replicas:
             case TruncateLog():
                 self._truncate(hosted, effect)
             case StartOverAt():
-                hosted.log.start_over_at(effect.offset)
-                self._truncated(hosted)
+                self._start_over(hosted, effect)
             case AdvanceLogStart():
                 # The leader tells again whenever we ask where we stand: no need to store it now.
-                hosted.log.advance_log_start(
-                    min(effect.offset, hosted.log.log_end), durable=False, aside=self._removed
-                )
+                to = min(effect.offset, hosted.log.log_end)
+                hosted.log.advance_log_start(to, cause=effect.cause, durable=False)
+            case KeepRecords() | GiveUpLead():
+                self._disagree(hosted, effect)
             case _:
                 assert_never(effect)
+
+    def _disagree(self, hosted: Hosted, effect: KeepRecords | GiveUpLead) -> None:
+        """One replica has what another one lacks, and nothing on record explains it."""
+        if isinstance(effect, GiveUpLead):
+            self.counts.conflicts += 1
+            self._give_up(hosted, HighWatermarkConflict(f"{hosted.partition}: {effect.why}"))
+            return
+        self.counts.kept_records += 1
+        hosted.conflict = effect.why if effect.conflicts else hosted.conflict
+        self._say(f"{hosted.partition}: kept what the leader lacks: {effect.why}")
 
     # Leading.
 
@@ -635,6 +657,12 @@ class Replicas:
         )
         if hosted.settings.syncs_first:
             self._sync(hosted)
+
+    def _start_over(self, hosted: Hosted, effect: StartOverAt) -> None:
+        why = "it is empty" if effect.cause is None else str(effect.cause)
+        self._say(f"{hosted.partition}: starting over at {effect.offset}: {why}")
+        hosted.log.start_over_at(effect.offset, cause=effect.cause)
+        self._truncated(hosted)
 
     def _truncate(self, hosted: Hosted, effect: TruncateLog) -> None:
         log = hosted.log

@@ -55,7 +55,8 @@ class Brokers:
     `live`: registered. `draining`: live, and not to lead while another can, because it wants to
     stop, because somebody said so (`cordoned`) or because of its disk (`unfit`). `spared`: not
     registered, but alive as far as can be told: it keeps what it has and is given nothing new.
-    `lost_tail`: live, but what it has on its disk is not all that it had.
+    `lost_tail`: live, but what it has on its disk is not all that it had. `conflict`: a replica
+    knows committed records that the one who led did not have; then nobody is taken by default.
     """
 
     live: Collection[BrokerId]
@@ -64,6 +65,7 @@ class Brokers:
     spared: Collection[BrokerId] = ()
     cordoned: Collection[BrokerId] = ()
     unfit: Collection[BrokerId] = ()
+    conflict: str = ""
 
     def is_present(self, broker: BrokerId) -> bool:
         return broker in self.live or broker in self.spared
@@ -114,9 +116,11 @@ def next_state(
         if len(isr) >= min(min_insync, len(replicas)):
             elr = ()
     if choice.leader == state.leader and not (leader_lost_records and choice.leader != NO_BROKER):
-        if (isr, elr) == (state.isr, state.elr):
+        if (isr, elr, choice.conflict) == (state.isr, state.elr, state.conflict):
             return None
-        kept = replace(state, isr=isr, elr=elr, controller_epoch=controller_epoch)
+        kept = replace(
+            state, isr=isr, elr=elr, controller_epoch=controller_epoch, conflict=choice.conflict
+        )
         return Outcome(state=kept, candidates=choice.candidates)
     changed = PartitionState(
         controller_epoch=controller_epoch,
@@ -126,6 +130,8 @@ def next_state(
         elr=elr,
         last_leader=choice.leader if choice.leader != NO_BROKER else _last_leader(state),
         loss=choice.loss or state.loss,
+        unclean_epoch=state.leader_epoch + 1 if choice.loss else state.unclean_epoch,
+        conflict=choice.conflict,
     )
     return Outcome(state=changed, candidates=choice.candidates, loss=choice.loss)
 
@@ -187,6 +193,7 @@ def unclean_state(
         isr=(leader,),
         last_leader=leader,
         loss=words,
+        unclean_epoch=state.leader_epoch + 1,
     )
     notes = _notes(leader, state, replicas, brokers)
     return Outcome(state=changed, candidates=notes, loss=words)
@@ -237,6 +244,7 @@ class _Choice(NamedTuple):
     leader: BrokerId
     candidates: tuple[str, ...] = ()
     loss: str = ""
+    conflict: str = ""
 
 
 def _standing(state: PartitionState, brokers: Brokers, min_insync: int) -> _Standing:
@@ -307,8 +315,12 @@ def _choose_unclean(
     unclean: UncleanRecovery,
 ) -> _Choice:
     notes = _notes(NO_BROKER, state, replicas, brokers)
+    conflict = brokers.conflict or state.conflict
     if standing.isr or standing.elr:
-        return _Choice(NO_BROKER, (*notes, "waiting for one that holds everything committed"))
+        why = "waiting for one that holds everything committed"
+        return _Choice(NO_BROKER, (*notes, why), conflict=conflict)
+    if conflict:
+        return _Choice(NO_BROKER, (*notes, f"a person has to decide: {conflict}"), "", conflict)
     if unclean is UncleanRecovery.REFUSE:
         why = "nobody holds everything committed, and unclean.recovery is refuse"
         return _Choice(NO_BROKER, (*notes, why))

@@ -35,6 +35,8 @@ class ReplicaFailure(NamedTuple):
 
     reason: str
     damaged: bool
+    # It led without what another replica knows to be committed.
+    conflicts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from tailrace.errors import (
     CorruptBatch,
     CorruptCheckpoint,
     DamagedLog,
+    HighWatermarkConflict,
     LogClosed,
     ReplicaOffline,
     StorageError,
@@ -21,7 +22,7 @@ from tailrace.errors import (
 from tailrace.meta.image import LiveBroker
 from tailrace.model import BrokerId, TopicPartition
 
-_DAMAGED: Final = (CorruptBatch, CorruptCheckpoint, DamagedLog)
+_DAMAGED: Final = (CorruptBatch, CorruptCheckpoint, DamagedLog, HighWatermarkConflict)
 _FAILED: Final = (*_DAMAGED, LogClosed, ReplicaOffline, StorageError)
 
 
@@ -38,9 +39,16 @@ class Failures:
         failed = self.replicas.get(partition, {})
         if not isinstance(error, _FAILED):
             return False
-        failure = ReplicaFailure(str(error), damaged=isinstance(error, _DAMAGED))
+        failure = ReplicaFailure(
+            str(error),
+            damaged=isinstance(error, _DAMAGED),
+            conflicts=isinstance(error, HighWatermarkConflict),
+        )
         known = failed.get(broker)
-        if known is not None and known.damaged >= failure.damaged:
+        if known is not None and (known.damaged, known.conflicts) >= (
+            failure.damaged,
+            failure.conflicts,
+        ):
             return False
         self.replicas[partition] = {**failed, broker: failure}
         self._epochs[broker] = live.epoch

@@ -49,6 +49,7 @@ def order_for(
         adding=adding,
         removing=removing,
         revision=stored.revision,
+        unclean_epoch=state.unclean_epoch,
         leader_link=leader_link,
         config=record.config,
         syncing_revision=topic.revision if record.syncing else 0,

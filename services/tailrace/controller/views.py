@@ -138,4 +138,5 @@ def _without(brokers: Brokers, failed: Mapping[BrokerId, ReplicaFailure]) -> Bro
         unfit=brokers.unfit,
         lost_tail=[*brokers.lost_tail, *damaged],
         spared=[each for each in brokers.spared if each not in failed],
+        conflict="; ".join(why.reason for why in failed.values() if why.conflicts),
     )

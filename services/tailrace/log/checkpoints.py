@@ -22,8 +22,10 @@ from tailrace.epochs import EpochEntry, EpochHistory
 from tailrace.errors import CorruptCheckpoint, InvariantViolation
 from tailrace.log.files import Files
 from tailrace.model import (
+    LOG_START_KINDS,
     BrokerId,
     LeaderEpoch,
+    LogStartCause,
     Offset,
     TopicId,
     TopicPartition,
@@ -259,6 +261,43 @@ def _offsets_kind(name: str) -> Kind[Mapping[TopicPartition, Offset]]:
     return Kind(name, name, PARTITIONS_PER_FOLDER_MAX, _offset_lines, _offsets_in)
 
 
+def _cause_lines(causes: Mapping[TopicPartition, LogStartCause]) -> Iterable[str]:
+    for partition in sorted(causes):
+        cause = causes[partition]
+        if cause.kind not in LOG_START_KINDS:
+            raise InvariantViolation(f"{cause.kind!r} is no cause for a log start")
+        numbers = _partition_line(partition, cause.leader_epoch, cause.offset)
+        yield f"{cause.kind} {numbers}"
+
+
+def _causes_in(lines: list[str]) -> Mapping[TopicPartition, LogStartCause]:
+    kinds, rest = [], []
+    for line in lines:
+        kind, _, numbers = line.partition(" ")
+        if kind not in LOG_START_KINDS:
+            raise ValueError(f"{kind!r} is no cause for a log start")
+        kinds.append(kind)
+        rest.append(numbers)
+    found = _partition_lines_in(rest, 2)
+    return {
+        partition: LogStartCause(kind, epoch, offset)
+        for kind, (partition, (epoch, offset)) in zip(kinds, found.items(), strict=True)
+    }
+
+
+def _topic_id_lines(ids: Mapping[TopicPartition, TopicId]) -> Iterable[str]:
+    for partition in sorted(ids):
+        if _TOKEN.fullmatch(ids[partition]) is None:
+            raise InvariantViolation(f"{ids[partition]!r} cannot stand in a checkpoint")
+        yield f"{ids[partition]} {_partition_line(partition)}"
+
+
+def _topic_ids_in(lines: list[str]) -> Mapping[TopicPartition, TopicId]:
+    ids = [_token(line.partition(" ")[0]) for line in lines]
+    found = _partition_lines_in([line.partition(" ")[2] for line in lines], 0)
+    return {partition: TopicId(each) for each, partition in zip(ids, found, strict=True)}
+
+
 def _epoch_lines(entries: Iterable[EpochEntry]) -> Iterable[str]:
     return (f"{epoch} {start}" for epoch, start in EpochHistory(entries).entries)
 
@@ -337,6 +376,20 @@ RECOVERY_POINTS: Final = _offsets_kind("recovery-point-offset-checkpoint")
 LOG_STARTS: Final = _offsets_kind("log-start-offset-checkpoint")
 CLEANED: Final = _offsets_kind("cleaner-offset-checkpoint")
 
+LOG_START_CAUSES: Final = Kind[Mapping[TopicPartition, LogStartCause]](
+    "log-start-cause-checkpoint",
+    "log-start-cause-checkpoint",
+    PARTITIONS_PER_FOLDER_MAX,
+    _cause_lines,
+    _causes_in,
+)
+TOPIC_IDS: Final = Kind[Mapping[TopicPartition, TopicId]](
+    "topic-id-checkpoint",
+    "topic-id-checkpoint",
+    PARTITIONS_PER_FOLDER_MAX,
+    _topic_id_lines,
+    _topic_ids_in,
+)
 LEADER_EPOCHS: Final = Kind[Iterable[EpochEntry]](
     "leader-epoch-checkpoint",
     "leader-epoch-checkpoint",
@@ -362,6 +415,8 @@ _DECODERS: Final[Mapping[str, Callable[[bytes], object]]] = {
     RECOVERY_POINTS.name: partial(decode, RECOVERY_POINTS),
     LOG_STARTS.name: partial(decode, LOG_STARTS),
     CLEANED.name: partial(decode, CLEANED),
+    LOG_START_CAUSES.name: partial(decode, LOG_START_CAUSES),
+    TOPIC_IDS.name: partial(decode, TOPIC_IDS),
     LEADER_EPOCHS.name: partial(decode, LEADER_EPOCHS),
     PARTITION_METADATA.name: partial(decode, PARTITION_METADATA),
     META_PROPERTIES.name: partial(decode, META_PROPERTIES),

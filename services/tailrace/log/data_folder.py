@@ -1,8 +1,9 @@
 """One data folder of a broker: its lock, its checkpoint files, and the logs that live in it.
 
 A data folder is locked by one process at a time. Its checkpoint files are small and rewritten
-whole; a lost one costs time (more is scanned), never data. The clean-shutdown marker is removed,
-durably, before anything in the folder can change, and written last of all.
+whole. One that is lost or old is not known, which is not the same as nothing: what it said is
+taken from the others, and where they contradict the segments the log is damaged. The clean-shutdown
+marker is removed, durably, before anything in the folder can change, and written last of all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tailrace.errors import (
     CorruptCheckpoint,
@@ -23,9 +24,11 @@ from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
     HIGH_WATERMARKS,
+    LOG_START_CAUSES,
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
+    TOPIC_IDS,
     CleanPartition,
     CleanShutdown,
     Kind,
@@ -34,13 +37,16 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
+from tailrace.log.facts import LogFacts
 from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
 from tailrace.log.report import ManagerReport
-from tailrace.model import BrokerId, Offset, TopicPartition
+from tailrace.model import BrokerId, LogStartCause, Offset, TopicId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
 DELETED_SUFFIX: Final = "-delete"
+# Another copy of a log, in a folder that was away while the log was made anew: for people.
+STRAY_SUFFIX: Final = "-stray"
 
 OffsetMap = Mapping[TopicPartition, Offset]
 T = TypeVar("T")
@@ -72,9 +78,17 @@ class DataFolder:
         self.coming: set[TopicPartition] = set()
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
+        self.start_causes: dict[TopicPartition, LogStartCause] = {}
+        self.high_watermarks: dict[TopicPartition, Offset] = {}
+        self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self._stored_ids: dict[TopicPartition, TopicId] = {}
+        # False: written by an earlier release, which kept no causes, or that file is gone.
+        self.has_causes = False
         self.cleaned: dict[TopicPartition, Offset] = {}
         self.clean: CleanShutdown | None = None
         self.meta: MetaProperties | None = None
+        # Deletions that a crash interrupted, and that are done now.
+        self.finished: set[TopicPartition] = set()
 
     def open(self, report: ManagerReport) -> None:
         """Lock the folder and read what is beside the logs; nothing else is changed."""
@@ -86,6 +100,13 @@ class DataFolder:
         self.clean = self._load(CLEAN_SHUTDOWN, report)
         self.recovery_points = self._load_offsets(RECOVERY_POINTS, report)
         self.log_starts = self._load_offsets(LOG_STARTS, report)
+        self.high_watermarks = self._load_offsets(HIGH_WATERMARKS, report)
+        causes = self._load(LOG_START_CAUSES, report)
+        self.has_causes = causes is not None or not self._is_used
+        self.start_causes = dict(causes or {})
+        ids = self._load(TOPIC_IDS, report)
+        self.topic_ids = dict(ids or {})
+        self._stored_ids = dict(self.topic_ids)
         self.cleaned = self._load_offsets(CLEANED, report)
         self._boot_id = self._files.boot_id()
         if not self.is_boot_confirmed:
@@ -114,6 +135,9 @@ class DataFolder:
             self.meta = MetaProperties(
                 identity.cluster_id, identity.broker_id, identity.incarnation, self._boot_id
             )
+            if self.has_causes:
+                # From the first moment on: without it nobody knows why a log begins where it does.
+                self.store(LOG_START_CAUSES, self.start_causes)
             self.store(META_PROPERTIES, self.meta)
 
     @property
@@ -142,6 +166,7 @@ class DataFolder:
 
     def lower_recovery_point(self, partition: TopicPartition, offset: int) -> None:
         self.set_cleaned(partition, min(offset, self.cleaned.get(partition, Offset(0))))
+        self.lower_high_watermark(partition, offset)
         with self._mutex:
             if self.recovery_points.get(partition, 0) > offset:
                 self._store_recovery_point(partition, offset)
@@ -152,13 +177,107 @@ class DataFolder:
             if self.recovery_points.get(partition, 0) < offset:
                 self._store_recovery_point(partition, offset)
 
-    def set_log_start(self, partition: TopicPartition, offset: int) -> None:
+    @property
+    def _is_used(self) -> bool:
+        """Whether anything but an empty folder was found."""
+        return self.meta is not None or bool(self.log_starts or self.recovery_points)
+
+    def set_log_start(
+        self, partition: TopicPartition, offset: int, cause: LogStartCause | None = None
+    ) -> None:
+        self.set_log_starts({partition: (offset, cause)})
+
+    def set_log_starts(
+        self, moves: Mapping[TopicPartition, tuple[int, LogStartCause | None]]
+    ) -> None:
+        """Store where logs begin, and why, all in one go; durable on return.
+
+        A cause is never ahead of its log start: who was not told that a log start has moved must
+        not find it moved when the log is opened next.
+        """
         with self._mutex:
-            if self.log_starts.get(partition, 0) != offset:
-                # Stored first: a reopened log must not start where the next process would not.
-                starts = {**self.log_starts, partition: Offset(offset)}
+            starts = dict(self.log_starts)
+            for partition, (offset, _) in moves.items():
+                if starts.get(partition, 0) != offset:
+                    starts[partition] = Offset(offset)
+            # One that begins lower again begins there for another reason.
+            kept = {
+                each: cause
+                for each, cause in self.start_causes.items()
+                if each not in moves or cause.offset <= moves[each][0]
+            }
+            self._store_causes(kept)
+            # Stored first: a reopened log must not start where the next process would not.
+            if starts != self.log_starts:
                 self.store(LOG_STARTS, starts)
                 self.log_starts = starts
+            told = {each: cause for each, (_, cause) in moves.items() if cause is not None}
+            fit = {each: why for each, why in told.items() if why.offset <= moves[each][0]}
+            self._store_causes({**kept, **fit})
+
+    def _store_causes(self, causes: dict[TopicPartition, LogStartCause]) -> None:
+        if causes != self.start_causes:
+            self.store(LOG_START_CAUSES, causes)
+            self.start_causes = causes
+
+    def lower_high_watermark(self, partition: TopicPartition, offset: int) -> None:
+        """Before a log is cut below what is known to be committed; durable on return."""
+        if self.high_watermarks.get(partition, 0) > offset:
+            self.set_high_watermarks({partition: Offset(offset)})
+
+    def known(self) -> set[TopicPartition]:
+        """Every partition that a checkpoint file says anything of."""
+        known = {each for told in self._told() for each in told}
+        return known | ({*self.clean.partitions} if self.clean is not None else set())
+
+    def facts(self, partition: TopicPartition) -> LogFacts:
+        """What the files of this folder say of one of its logs."""
+        known = self.high_watermarks.get(partition, 0)
+        return LogFacts(
+            start_cause=self.start_causes.get(partition),
+            start_is_known=self.has_causes,
+            # After another boot it may have lost more than it knows: that is told otherwise.
+            high_watermark=known if self.is_boot_confirmed else 0,
+        )
+
+    def knows(self, partition: TopicPartition) -> bool:
+        """Whether a checkpoint file says anything of it: a new log must not find that."""
+        return any(partition in told for told in self._told())
+
+    def had_records(self, partition: TopicPartition) -> int:
+        """Up to where there was a log, by the checkpoint files alone; 0: none of them says so."""
+        clean = self.clean.partitions.get(partition) if self.clean is not None else None
+        return max(
+            self.recovery_points.get(partition, 0),
+            self.high_watermarks.get(partition, 0),
+            self.log_starts.get(partition, 0),
+            0 if clean is None else clean.log_end,
+        )
+
+    def missing(self) -> list[TopicPartition]:
+        """Logs that the checkpoint files know, and of which not even the folder is there.
+
+        One that was put aside is not missing: that leaves a folder with another name.
+        """
+        names = self._files.list(self.path)
+        there = {*self.partitions()}
+        return [
+            each
+            for each in sorted(self.known() - there)
+            if self.had_records(each)
+            and each not in self.finished
+            and not any(
+                name.endswith(STRAY_SUFFIX) and name.startswith((f"{each}.", f"{each}-"))
+                for name in names
+            )
+        ]
+
+    def set_high_watermarks(self, offsets: OffsetMap) -> None:
+        """Store the high watermarks of some logs; what is known of the others stays known."""
+        with self._mutex:
+            known = {**self.high_watermarks, **offsets}
+            self.store(HIGH_WATERMARKS, known)
+            self.high_watermarks = known
 
     def set_cleaned(self, partition: TopicPartition, offset: int) -> None:
         with self._mutex:
@@ -174,6 +293,7 @@ class DataFolder:
             logs = list(self.logs.items())
             points = {each: Offset(log.recovery_point) for each, log in logs}
             starts = {each: Offset(log.log_start) for each, log in logs}
+            causes = {each: log.start_cause for each, log in logs if log.start_cause is not None}
             points, starts = self.recovery_points | points, self.log_starts | starts
             # In this order: retention raises both, and what it removed may come back unsynced
             # after a power loss. The log start says that it does not count, the recovery point
@@ -182,6 +302,18 @@ class DataFolder:
             self.log_starts = starts
             self.store(RECOVERY_POINTS, points)
             self.recovery_points = points
+            causes = self.start_causes | causes
+            if causes != self.start_causes or not self.has_causes:
+                self.store(LOG_START_CAUSES, causes)
+                self.start_causes, self.has_causes = causes, True
+            self._store_topic_ids()
+
+    def _store_topic_ids(self) -> None:
+        """A second copy of each topic's id, for the day on which the first cannot be read."""
+        if self.topic_ids != self._stored_ids:
+            ids = dict(self.topic_ids)
+            self.store(TOPIC_IDS, ids)
+            self._stored_ids = ids
 
     def keep_only(self, partitions: list[TopicPartition]) -> None:
         """Drop what the checkpoints say of partitions that are gone; durable on return.
@@ -189,32 +321,35 @@ class DataFolder:
         A partition that is made anew under an old name must not find the old offsets.
         """
         known = set(partitions)
-        for kind, offsets in (
-            (RECOVERY_POINTS, self.recovery_points),
-            (LOG_STARTS, self.log_starts),
-            (CLEANED, self.cleaned),
-        ):
-            gone = [each for each in offsets if each not in known]
-            for partition in gone:
-                del offsets[partition]
-            if gone:
-                self.store(kind, offsets)
-        watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
-        if not watermarks.keys() <= known:
-            kept = {each: watermarks[each] for each in watermarks if each in known}
-            self.store(HIGH_WATERMARKS, kept)
+        gone = {each for told in self._told() for each in told if each not in known}
+        if gone:
+            self.forget(gone)
+
+    def _told(self) -> tuple[dict[TopicPartition, Any], ...]:
+        """All that the checkpoint files say of single partitions."""
+        return (
+            self.recovery_points,
+            self.log_starts,
+            self.start_causes,
+            self.high_watermarks,
+            self.topic_ids,
+            self.cleaned,
+        )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Once for all of them: the files hold every partition of the folder."""
         with self._mutex:
-            watermarks = self._load_offsets(HIGH_WATERMARKS, ManagerReport())
-            if not watermarks.keys().isdisjoint(partitions):
-                gone = {*partitions}
-                kept = {each: watermarks[each] for each in watermarks if each not in gone}
-                self.store(HIGH_WATERMARKS, kept)
+            causes, ids, marks = self.start_causes, self.topic_ids, self.high_watermarks
+            changed = [not known.keys().isdisjoint(partitions) for known in (causes, ids, marks)]
             for partition in partitions:
-                for known in (self.logs, self.recovery_points, self.log_starts, self.cleaned):
+                for known in (self.logs, *self._told()):
                     known.pop(partition, None)
+            if changed[0]:
+                self.store(LOG_START_CAUSES, causes)
+            if changed[1]:
+                self._store_topic_ids()
+            if changed[2]:
+                self.store(HIGH_WATERMARKS, marks)
             self.store(CLEANED, self.cleaned)
             self.store(RECOVERY_POINTS, self.recovery_points)
             self.store(LOG_STARTS, self.log_starts)
@@ -287,9 +422,9 @@ class DataFolder:
 
     def _remove_deleted(self, report: ManagerReport) -> None:
         for name in self._files.list(self.path):
-            if name.endswith(DELETED_SUFFIX) and TopicPartition.parse(
-                name.removesuffix(DELETED_SUFFIX)
-            ):
+            partition = TopicPartition.parse(name.removesuffix(DELETED_SUFFIX))
+            if name.endswith(DELETED_SUFFIX) and partition:
+                self.finished.add(partition)
                 self._files.remove_folder(f"{self.path}/{name}")
                 report.notes.append(f"finished the deletion of {name}")
 
@@ -304,5 +439,5 @@ class PartitionCheckpoints:
     def lower_recovery_point(self, offset: int) -> None:
         self.folder.lower_recovery_point(self.partition, offset)
 
-    def set_log_start(self, offset: int) -> None:
-        self.folder.set_log_start(self.partition, offset)
+    def set_log_start(self, offset: int, cause: LogStartCause | None = None) -> None:
+        self.folder.set_log_start(self.partition, offset, cause)

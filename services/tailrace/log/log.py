@@ -30,6 +30,7 @@ from tailrace.errors import (
     NonContiguousAppend,
     OffsetOutOfRange,
     StorageError,
+    is_no_room,
 )
 from tailrace.log.admission import Admission, BatchResult, validated
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
@@ -51,7 +52,13 @@ from tailrace.log.snapshots import (
     write_snapshot,
 )
 from tailrace.log.swap import SwapRange, swap_in
-from tailrace.model import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
+from tailrace.model import (
+    NO_PRODUCER_ID,
+    RETENTION,
+    LeaderEpoch,
+    LogStartCause,
+    TopicPartition,
+)
 from tailrace.record.header import (
     BatchHeader,
     prefix_for,
@@ -65,10 +72,10 @@ class LogCheckpoints(Protocol):
     """Where the log keeps the two offsets that must be durable before it acts on them."""
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Make the stored recovery point at most `offset`; durable on return."""
+        """Make the stored recovery point and high watermark at most `offset`; durable on return."""
 
-    def set_log_start(self, offset: int) -> None:
-        """Store the first offset that may be read; durable on return."""
+    def set_log_start(self, offset: int, cause: LogStartCause | None = None) -> None:
+        """Store the first offset that may be read, and why; durable on return."""
 
 
 class TimedOffset(NamedTuple):
@@ -93,6 +100,7 @@ class PartitionLog:
         log_start: int,
         recovery_point: int,
         synced: bool = False,
+        start_cause: LogStartCause | None = None,
     ) -> None:
         """`synced`: names and epochs in the folder are durable, as after a clean shutdown."""
         self.storage = storage
@@ -103,6 +111,7 @@ class PartitionLog:
         self.producers = producers
         self.segments = segments
         self.log_start = log_start
+        self.start_cause = start_cause
         self.recovery_point = recovery_point
         self.log_end = segments[-1].next_offset
         self._checkpoints = checkpoints
@@ -268,15 +277,19 @@ class PartitionLog:
             self._truncate(offset, now_ms)
         return True
 
-    def start_over_at(self, offset: int) -> None:
-        """Remove everything and go on, empty, at `offset`; durable on return."""
+    def start_over_at(self, offset: int, *, cause: LogStartCause | None = None) -> None:
+        """Remove everything and go on, empty, at `offset`; durable on return.
+
+        `cause`: why it may begin there, when that is not where it began before.
+        """
         self._check_open()
         self._check_offset(offset)
         with self._cutting():
             # A crash may leave any part of the log, or an empty one at the stored log start: what
             # was given up must not show again.
             self._lower_recovery_point(0)
-            self._checkpoints.set_log_start(max(offset, self.log_start))
+            self.start_cause = cause or self.start_cause
+            self._checkpoints.set_log_start(max(offset, self.log_start), self.start_cause)
             while self.segments:
                 self._drop_last_segment()
             remove_snapshots(self.storage, self.folder, lambda _: True)
@@ -287,14 +300,20 @@ class PartitionLog:
             self.storage.files.sync_folder(self.folder)
         self.producers = ProducerStates()
         self.log_start = self.log_end = self.recovery_point = offset
+        self._forget_cause()
 
     def advance_log_start(
-        self, offset: int, *, durable: bool = True, aside: list[str] | None = None
+        self,
+        offset: int,
+        *,
+        cause: LogStartCause | None = None,
+        durable: bool = True,
+        aside: list[str] | None = None,
     ) -> int:
         """Give up everything below `offset`; return how many segments went. Durable on return.
 
-        Not `durable` is for who will be told again: the next checkpoint stores it. For `aside` see
-        `enforce_retention`.
+        Not `durable` is for who will be told again: nothing is removed then, and `drop_given_up`
+        does that later. For `aside` see `enforce_retention`.
         """
         self._check_open()
         if offset > self.log_end:
@@ -306,15 +325,40 @@ class PartitionLog:
             # Without room for a new one it does.
             with suppress(StorageError):
                 self.roll()
-        with self._cutting():
-            if durable:
-                self._checkpoints.set_log_start(offset)
-            self.log_start = offset
-            if self.epochs.truncate_start(offset):
-                self._flushes.epochs.note()
-            count = max(bisect_right(self._bases, offset) - 1, 0)
-            self._drop_first_segments(count, aside)
+        if durable:
+            self._store_log_start(offset, cause)
+        self.log_start = offset
+        self.start_cause = cause or self.start_cause
+        if self.epochs.truncate_start(offset):
+            self._flushes.epochs.note()
+        return self.drop_given_up(aside=aside) if durable else 0
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether there are segments that `drop_given_up` would remove."""
+        return len(self._bases) > 1 and self._bases[1] <= self.log_start
+
+    def drop_given_up(self, *, aside: list[str] | None = None) -> int:
+        """Remove the segments below the log start; return how many. It is stored before."""
+        self._check_open()
+        count = max(bisect_right(self._bases, self.log_start) - 1, 0)
+        if count:
+            self._store_log_start(self.log_start, self.start_cause)
+            with self._cutting():
+                self._drop_first_segments(count, aside)
         return count
+
+    def expired(self, *, now_ms: int | None, high_watermark: int) -> Expiry:
+        """Which segments are too old or too many; nothing changes."""
+        deletes = self.config.cleanup_policy.deletes
+        return expired(
+            [_facts(segment) for segment in self.segments],
+            now_ms=now_ms or 0,
+            retention_ms=self.config.retention_ms if deletes and now_ms is not None else UNLIMITED,
+            retention_bytes=self.config.retention_bytes if deletes else UNLIMITED,
+            high_watermark=high_watermark,
+            log_start_offset=self.log_start,
+        )
 
     def enforce_retention(
         self, *, now_ms: int | None, high_watermark: int, aside: list[str] | None = None
@@ -325,22 +369,35 @@ class PartitionLog:
         ones are added to the list: removing a large file takes long, and any thread can do it.
         """
         self._check_open()
-        deletes = self.config.cleanup_policy.deletes
-        verdict = expired(
-            [_facts(segment) for segment in self.segments],
-            now_ms=now_ms or 0,
-            retention_ms=self.config.retention_ms if deletes and now_ms is not None else UNLIMITED,
-            retention_bytes=self.config.retention_bytes if deletes else UNLIMITED,
-            high_watermark=high_watermark,
-            log_start_offset=self.log_start,
-        )
+        verdict = self.expired(now_ms=now_ms, high_watermark=high_watermark)
         if verdict.count >= len(self.segments):
             self.roll()
         if verdict.count:
+            cause = self.start_cause
+            if verdict.new_log_start > self.log_start:
+                cause = self.retention_cause(verdict)
+            self._store_log_start(verdict.new_log_start, cause)
+            self.log_start, self.start_cause = verdict.new_log_start, cause
             with self._cutting():
                 self._drop_first_segments(verdict.count, aside)
-            self.log_start = max(self.log_start, self.segments[0].base_offset)
         return verdict
+
+    def retention_cause(self, verdict: Expiry) -> LogStartCause:
+        """What is kept with the log start that retention moves; the epoch is the leader's."""
+        epoch = max(int(self.epochs.latest), 0)
+        return LogStartCause(RETENTION, epoch, verdict.new_log_start)
+
+    def _store_log_start(self, offset: int, cause: LogStartCause | None) -> None:
+        """Before the first segments go: where no log start says so, they were not given up.
+
+        Without room nothing goes, and the log is as it was.
+        """
+        try:
+            self._checkpoints.set_log_start(offset, cause)
+        except OSError as error:
+            if not is_no_room(error):
+                self._stop(f"its log start could not be stored ({error}); reopen it")
+            raise StorageError(f"{self.partition}: {error}") from error
 
     def expire_producers(self, *, now_ms: int) -> None:
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
@@ -576,6 +633,12 @@ class PartitionLog:
             # The batch that was cut began below the log start.
             self._checkpoints.set_log_start(self.log_end)
             self.log_start = self.log_end
+            self._forget_cause()
+
+    def _forget_cause(self) -> None:
+        """The log begins below what was given up: it is somebody else's log now."""
+        if self.start_cause is not None and self.start_cause.offset > self.log_start:
+            self.start_cause = None
 
     def _batch_start(self, offset: int) -> int:
         """The first offset of the batch that holds `offset`: where a cut at it really ends."""
@@ -595,9 +658,9 @@ class PartitionLog:
 
     def _lower_recovery_point(self, offset: int) -> None:
         self._generation += 1
-        if offset < self.recovery_point:
-            self._checkpoints.lower_recovery_point(offset)
-            self.recovery_point = offset
+        # Also where nothing of it is durable: a high watermark above it must not stay either.
+        self._checkpoints.lower_recovery_point(offset)
+        self.recovery_point = min(self.recovery_point, offset)
 
     def _add_segment(self, base_offset: int) -> None:
         segment = Segment.create(

@@ -9,7 +9,7 @@ both over all folders; a log that is not written to holds no index of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock
@@ -18,16 +18,15 @@ from typing import Final
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
     CorruptCheckpoint,
+    DamagedLog,
     InvariantViolation,
     StorageError,
     TailraceError,
     is_no_room,
 )
 from tailrace.log.checkpoints import (
-    HIGH_WATERMARKS,
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    Kind,
     PartitionMetadata,
     encode,
     read_or_none,
@@ -35,6 +34,7 @@ from tailrace.log.checkpoints import (
 )
 from tailrace.log.data_folder import (
     DELETED_SUFFIX,
+    STRAY_SUFFIX,
     DataFolder,
     Identity,
     OffsetMap,
@@ -47,10 +47,10 @@ from tailrace.log.recovery import OpenReport, make_log, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.swap import segment_bases
-from tailrace.model import Offset, TopicId, TopicPartition
+from tailrace.model import LogStartCause, Offset, TopicId, TopicPartition
 
-# Another copy of a log, in a folder that was away while the log was made anew: for people.
-STRAY_SUFFIX: Final = "-stray"
+# What a log that is set aside is called where its topic's id cannot be read.
+UNKNOWN_ID: Final = "unknown"
 
 
 class LogManager:
@@ -161,9 +161,44 @@ class LogManager:
         return partition in self._folder_of
 
     def topic_id(self, partition: TopicPartition) -> TopicId | None:
-        path = f"{self._folder_of[partition].path}/{partition}/{PARTITION_METADATA.file_name}"
-        metadata = read_or_none(self._files, path, PARTITION_METADATA)
-        return metadata.topic_id if metadata is not None else None
+        """Which topic a log is of; None: that cannot be told, and must not be guessed.
+
+        It is kept twice. Where one of the two is gone or cannot be read the other one counts;
+        where they differ neither does.
+        """
+        folder = self._folder_of[partition]
+        copy = folder.topic_ids.get(partition)
+        path = f"{folder.path}/{partition}/{PARTITION_METADATA.file_name}"
+        try:
+            metadata = read_or_none(self._files, path, PARTITION_METADATA)
+        except CorruptCheckpoint:
+            metadata = None
+        if metadata is None or copy is None:
+            return copy if metadata is None else metadata.topic_id
+        return copy if copy == metadata.topic_id else None
+
+    def adopt(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """A person has said that a log whose topic cannot be told is of this one."""
+        folder = self._folder_of[partition]
+        self._files.make_folder(f"{folder.path}/{partition}")
+        self._write_metadata(folder, partition, topic_id)
+        self._files.sync_folder(folder.path)
+        folder.topic_ids[partition] = topic_id
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Serve a log no longer, and keep what there is of it, under another name."""
+        folder = self._folder_of[partition]
+        log = self.logs.pop(partition, None)
+        if log is not None:
+            log.abandon("it was set aside")
+        path = f"{folder.path}/{partition}"
+        if self._files.exists(path):
+            self._set_aside(folder, partition, f".{UNKNOWN_ID}{STRAY_SUFFIX}")
+        self.storage.cache.forget_folder(path)
+        self.storage.failed_syncs.pop(path, None)
+        folder.forget([partition])
+        self.damaged.pop(partition, None)
+        del self._folder_of[partition]
 
     def is_of(self, partition: TopicPartition, topic_id: str) -> bool:
         """Whether there is a log of this topic (empty: of any), or a rest that `discard` left."""
@@ -173,9 +208,12 @@ class LogManager:
         is_rest = not self._files.exists(f"{folder.path}/{partition}")
         return is_rest or self.topic_id(partition) == topic_id
 
-    def repair(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
-        """Open a damaged log with what is whole of it; the rest must come from the leader."""
-        return self._open_again(partition, now_ms, accept_loss=True)
+    def repair(self, partition: TopicPartition, *, now_ms: int, anew: bool = True) -> OpenReport:
+        """Open a damaged log with what is whole of it; the rest must come from the leader.
+
+        Not `anew`: nobody has the rest, so that a log without its beginning stays as it is.
+        """
+        return self._open_again(partition, now_ms, accept_loss=True, anew=anew)
 
     def reopen(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
         """Open a log anew that a failed sync or cut has stopped: what was not durable goes."""
@@ -204,10 +242,33 @@ class LogManager:
                 self._files.remove_folder(each)
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
-        return self._load_all(HIGH_WATERMARKS)
+        """What each log knew to be committed: it may be a little old, and is a floor all the same.
+
+        One that cannot be read is not known: the log is then opened by what else is known of it.
+        """
+        return {
+            partition: offset
+            for folder in self.healthy
+            for partition, offset in folder.high_watermarks.items()
+        }
 
     def store_high_watermarks(self, offsets: OffsetMap) -> None:
-        self._store_all(HIGH_WATERMARKS, offsets)
+        for folder in self.healthy:
+            folder.set_high_watermarks(
+                {each: offsets[each] for each in offsets if each in folder.logs}
+            )
+
+    def set_log_starts(
+        self, moves: Mapping[TopicPartition, tuple[int, LogStartCause | None]]
+    ) -> None:
+        """Store where logs will begin, and why, before their first segments go."""
+        by_folder: dict[DataFolder, dict[TopicPartition, tuple[int, LogStartCause | None]]] = {}
+        for partition, move in moves.items():
+            folder = self._folder_of.get(partition)
+            if folder is not None and not folder.failure:
+                by_folder.setdefault(folder, {})[partition] = move
+        for folder, some in by_folder.items():
+            folder.set_log_starts(some)
 
     def cleaned_to(self, partition: TopicPartition) -> Offset:
         """Up to where a log was compacted; never above where it was cut off since."""
@@ -273,7 +334,11 @@ class LogManager:
                     continue
                 older = min((other, folder), key=lambda each: self._age(each, partition))
                 homes[partition] = folder if older is other else other
-                self._attempt(older, report, lambda each: self._set_aside(each, partition))  # noqa: B023
+                self._attempt(
+                    older,
+                    report,
+                    lambda each: self._set_aside(each, partition, STRAY_SUFFIX),  # noqa: B023
+                )
                 report.notes.append(
                     f"{partition} is in {homes[partition].path} too, where it is newer: the copy "
                     f"in {older.path} was renamed to {partition}{STRAY_SUFFIX}"
@@ -289,15 +354,15 @@ class LogManager:
         latest = max((int(each.epoch) for each in entries), default=-1)
         return latest, folder.recovery_points.get(partition, 0)
 
-    def _set_aside(self, folder: DataFolder, partition: TopicPartition) -> None:
-        aside = f"{folder.path}/{partition}{STRAY_SUFFIX}"
+    def _set_aside(self, folder: DataFolder, partition: TopicPartition, suffix: str) -> None:
+        aside = f"{folder.path}/{partition}{suffix}"
         if self._files.exists(aside):
             self._files.remove_folder(aside)
         self._files.rename(f"{folder.path}/{partition}", aside)
         self._files.sync_folder(folder.path)
 
     def _open_again(
-        self, partition: TopicPartition, now_ms: int, *, accept_loss: bool
+        self, partition: TopicPartition, now_ms: int, *, accept_loss: bool, anew: bool = False
     ) -> OpenReport:
         folder = self._folder_of[partition]
         log = self.logs.pop(partition, None)
@@ -306,7 +371,11 @@ class LogManager:
             log.abandon("it is opened anew")
             # It knows better than the file, which is written now and then.
             folder.recovery_points[partition] = Offset(log.recovery_point)
-        _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss)
+        topic_id = self.topic_id(partition)
+        if topic_id is not None and not self._files.exists(f"{folder.path}/{partition}"):
+            # Its folder is gone, and is made anew, empty.
+            self.adopt(partition, topic_id)
+        _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss, anew=anew)
         with suppress(OSError):
             # The log is open. An older checkpoint costs the next opening time, no more.
             folder.checkpoint()
@@ -334,7 +403,16 @@ class LogManager:
 
     def _open_logs(self, folder: DataFolder, report: ManagerReport, now_ms: int) -> None:
         partitions = folder.partitions()
-        folder.keep_only(partitions)
+        missing = [each for each in folder.missing() if each not in self._folder_of]
+        missing = [each for each in missing if not self._is_elsewhere(folder, each)]
+        for partition in missing:
+            self._folder_of[partition] = folder
+            end = folder.had_records(partition)
+            report.damaged[partition] = self.damaged[partition] = DamagedLog(
+                str(partition), offset=0, recovery_point=end, detail="its folder is missing"
+            )
+            report.clean = False
+        folder.keep_only([*partitions, *missing])
         for partition in partitions:
             if partition in self._folder_of:
                 raise InvariantViolation(f"{partition} is in {folder.path} and in another folder")
@@ -358,11 +436,18 @@ class LogManager:
             # Once for all of them: the files hold every partition of the folder.
             folder.checkpoint()
 
+    def _is_elsewhere(self, folder: DataFolder, partition: TopicPartition) -> bool:
+        return any(
+            self._files.exists(f"{each.path}/{partition}")
+            for each in self.healthy
+            if each is not folder
+        )
+
     def _open_found(
         self, folder: DataFolder, partition: TopicPartition, report: ManagerReport, now_ms: int
     ) -> None:
         try:
-            if self._has_metadata(folder, partition):
+            if self._is_finished(folder, partition, report):
                 report.opened.append(self._open_log(folder, partition, now_ms)[1])
                 return
         except (TailraceError, OSError, ValueError) as error:
@@ -379,24 +464,50 @@ class LogManager:
         del self._folder_of[partition]
         report.notes.append(f"removed {partition}, which was never finished")
 
-    def _has_metadata(self, folder: DataFolder, partition: TopicPartition) -> bool:
+    def _is_finished(
+        self, folder: DataFolder, partition: TopicPartition, report: ManagerReport
+    ) -> bool:
+        """Whether the folder was ever a log's; its topic's id is mended where that is safe."""
         path = f"{folder.path}/{partition}"
         metadata_path = f"{path}/{PARTITION_METADATA.file_name}"
-        if read_or_none(self._files, metadata_path, PARTITION_METADATA) is not None:
+        problem = "it is missing"
+        try:
+            metadata = read_or_none(self._files, metadata_path, PARTITION_METADATA)
+        except CorruptCheckpoint as error:
+            metadata, problem = None, str(error)
+        copy = folder.topic_ids.get(partition)
+        if metadata is not None:
+            if copy is not None and copy != metadata.topic_id:
+                raise CorruptCheckpoint(
+                    f"{metadata_path} says {metadata.topic_id}, another file says {copy}"
+                )
+            folder.topic_ids[partition] = metadata.topic_id
             return True
-        if segment_bases(self._files, path):
-            raise CorruptCheckpoint(f"{metadata_path} is missing")
+        had_log = bool(segment_bases(self._files, path)) or folder.had_records(partition) > 0
+        if copy is not None and had_log:
+            self._write_metadata(folder, partition, copy)
+            report.notes.append(f"{metadata_path} was mended from a second copy: {problem}")
+            return True
+        if had_log or problem != "it is missing":
+            raise CorruptCheckpoint(f"{metadata_path}: {problem}")
         return False
+
+    def _write_metadata(
+        self, folder: DataFolder, partition: TopicPartition, topic_id: TopicId
+    ) -> None:
+        path = f"{folder.path}/{partition}/{PARTITION_METADATA.file_name}"
+        data = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
+        write_atomically(self._files, path, data, durable=True)
 
     def _create_in(
         self, folder: DataFolder, partition: TopicPartition, topic_id: TopicId
     ) -> PartitionLog:
         path = f"{folder.path}/{partition}"
-        if partition in folder.recovery_points or partition in folder.log_starts:
+        if folder.knows(partition):
             folder.forget([partition])
         self._files.make_folder(path)
-        data = encode(PARTITION_METADATA, PartitionMetadata(topic_id))
-        write_atomically(self._files, f"{path}/{PARTITION_METADATA.file_name}", data, durable=True)
+        self._write_metadata(folder, partition, topic_id)
+        folder.topic_ids[partition] = topic_id
         self._files.sync_folder(folder.path)
         config, notes = self._log_config(partition.topic), PartitionCheckpoints(folder, partition)
         log = make_log(self.storage, path, partition, config=config, checkpoints=notes)
@@ -411,6 +522,7 @@ class LogManager:
         now_ms: int,
         *,
         accept_loss: bool = False,
+        anew: bool = False,
     ) -> tuple[PartitionLog, OpenReport]:
         clean = folder.clean.partitions.get(partition) if folder.clean is not None else None
         log, report = open_log(
@@ -424,27 +536,15 @@ class LogManager:
             clean=clean,
             now_ms=now_ms,
             accept_loss=accept_loss,
+            facts=folder.facts(partition)._replace(anew=anew),
             progress=lambda offset: folder.raise_recovery_point(partition, offset),
         )
         if folder.cleaned.get(partition, 0) > log.log_end:
             # It was cut below that. What is appended there next was never compacted: taken for
             # clean, its tombstones would go before the records that they delete.
             folder.set_cleaned(partition, log.log_end)
+        folder.lower_high_watermark(partition, log.log_end)
         self.logs[partition] = folder.logs[partition] = log
         self._folder_of[partition] = folder
         self.damaged.pop(partition, None)
         return log, report
-
-    def _load_all(self, kind: Kind[OffsetMap]) -> dict[TopicPartition, Offset]:
-        """The entries of all folders; a corrupt file counts as empty, which is always safe here."""
-        found: dict[TopicPartition, Offset] = {}
-        for folder in self.healthy:
-            try:
-                found |= folder.load(kind)
-            except CorruptCheckpoint:
-                continue
-        return found
-
-    def _store_all(self, kind: Kind[OffsetMap], offsets: OffsetMap) -> None:
-        for folder in self.healthy:
-            folder.store(kind, {each: offsets[each] for each in offsets if each in folder.logs})

@@ -33,6 +33,7 @@ from tailrace.log.checkpoints import (
     write_atomically,
 )
 from tailrace.log.cuts import note_cut, noted_cut
+from tailrace.log.facts import NO_FACTS, LogFacts, known_start
 from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_failed_sync
 from tailrace.log.log import LogCheckpoints, PartitionLog
 from tailrace.log.producers import ProducerStates
@@ -79,6 +80,7 @@ def open_log(
     clean: CleanPartition | None,
     now_ms: int,
     accept_loss: bool = False,
+    facts: LogFacts = NO_FACTS,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[PartitionLog, OpenReport]:
     """Open the log in `folder`; see the module's description for what that promises."""
@@ -90,12 +92,13 @@ def open_log(
         checkpoints.lower_recovery_point(limit)
         # Not the lower of the two: all below the limit was durable, even if that was not stored.
         recovery_point, clean = limit, None
-    segments = opening.segments(log_start)
+    known = known_start(log_start, clean, facts)
+    segments = opening.segments(log_start, known)
+    segments = opening.check_start(segments, known, clean, facts)
     if clean is not None:
         # Whether or not the marker still fits: all this was durable.
         recovery_point = max(recovery_point, clean.log_end)
         log_start = max(log_start, clean.log_start)
-        opening.note_missing_start(segments[0].base_offset, clean.log_start)
     if clean is not None and _matches(clean, segments[-1]) and not accept_loss:
         opening.report.clean = True
         segments[-1].next_offset = recovery_point = clean.log_end
@@ -113,7 +116,8 @@ def open_log(
     if log_start > segments[-1].next_offset:
         segments = opening.start_over(segments, log_start)
         epochs = EpochHistory()
-    log_start = max(log_start, segments[0].base_offset)
+    log_end = opening.check_end(segments, facts.high_watermark if limit is None else 0)
+    log_start = max(log_start, segments[0].base_offset, min(known, log_end))
     epochs.truncate_start(log_start)
     log = PartitionLog(
         storage,
@@ -127,6 +131,7 @@ def open_log(
         log_start=log_start,
         recovery_point=min(max(recovery_point, segments[0].base_offset), segments[-1].next_offset),
         synced=opening.report.clean,
+        start_cause=facts.start_cause,
     )
     if not opening.report.clean:
         log.flush()
@@ -203,23 +208,49 @@ class _Opening:
         # A reader of the log that was open before may have brought back files that are gone now.
         self.storage.cache.forget_folder(self.folder)
 
-    def segments(self, log_start: int) -> list[Segment]:
+    def segments(self, log_start: int, known_start: int) -> list[Segment]:
         """The segments as the folder has them; each ends where the next begins."""
         bases = segment_bases(self.storage.files, self.folder)
         if not bases:
-            return [self._new_segment(log_start)]
+            return [self._new_segment(known_start)]
         segments = [self._found_segment(base) for base in bases]
         for segment, after in pairwise(segments):
             segment.next_offset = after.base_offset
         self._drop_below(segments, log_start)
         return segments
 
-    def note_missing_start(self, first: int, log_start: int) -> None:
-        """Say it when the first segments are gone: the log opens without them all the same."""
-        if first > log_start:
-            self.report.mended.append(
-                f"offsets {log_start} to {first - 1}, with which it was closed, are gone"
-            )
+    def check_start(
+        self,
+        segments: list[Segment],
+        known_start: int,
+        clean: CleanPartition | None,
+        facts: LogFacts,
+    ) -> list[Segment]:
+        """Nothing that was given up is missing: segments go after the log start says so."""
+        first = segments[0].base_offset
+        if first <= known_start:
+            return segments
+        what = f"offsets {known_start} to {first - 1} are gone: the first segment begins at {first}"
+        if not facts.start_is_known and clean is None:
+            self.report.mended.append(f"{what}, and an earlier release did not store why")
+            return segments
+        if not self.accept_loss:
+            damage = self._damaged(known_start, first, what)
+            damage.is_headless = True
+            raise damage
+        self.report.mended.append(what)
+        if not facts.anew:
+            return segments
+        self.checkpoints.lower_recovery_point(known_start)
+        return self.start_over(segments, known_start)
+
+    def check_end(self, segments: list[Segment], high_watermark: int) -> int:
+        """The log must not end below what was committed while it was here, however whole it is."""
+        log_end = segments[-1].next_offset
+        if log_end < high_watermark and not self.accept_loss:
+            what = f"it ends at {log_end}, its high watermark was {high_watermark}: an older copy?"
+            raise self._damaged(log_end, high_watermark, what)
+        return log_end
 
     def stored_epochs(self, segments: list[Segment], *, up_to: int, log_start: int) -> EpochHistory:
         """The stored leader epochs, or what the batches below `up_to` say."""
@@ -306,7 +337,7 @@ class _Opening:
         self._save_epochs(EpochHistory())
         fresh = self._new_segment(log_start)
         self.storage.files.sync_folder(self.folder)
-        self.report.mended.append(f"everything was below the log start {log_start}")
+        self.report.mended.append(f"it begins anew, empty, at {log_start}")
         return [fresh]
 
     def producers(self, segments: list[Segment], now_ms: int) -> ProducerStates:

@@ -220,7 +220,9 @@ class PartitionState:
 
     `elr`: replicas out of sync that still hold everything committed. `last_leader`: who led last,
     also while nobody leads. `loss`: what the last election that may have lost records may have
-    lost, in words. Orders and metadata name a state by its key's mod revision.
+    lost, in words. Orders and metadata name a state by its key's mod revision. `unclean_epoch`: the
+    leader epoch that began with that election; 0: there was none, or its epoch is not known.
+    `conflict`: why nobody may lead until a person has decided, though somebody could.
     """
 
     controller_epoch: int
@@ -230,6 +232,8 @@ class PartitionState:
     elr: tuple[BrokerId, ...] = ()
     last_leader: BrokerId = NO_BROKER
     loss: str = ""
+    unclean_epoch: int = 0
+    conflict: str = ""
 
     def __post_init__(self) -> None:
         if self.leader_epoch < 0:
@@ -496,7 +500,8 @@ def _write_settings_change(change: SettingsChange) -> dict[str, object]:
 def _write_state(value: Value) -> dict[str, object]:
     fields = _write_plain(value)
     # Most partitions have lost nothing, and need not say so.
-    return fields if fields["loss"] else {name: fields[name] for name in fields if name != "loss"}
+    unusual = ("loss", "unclean_epoch", "conflict")
+    return {name: fields[name] for name in fields if fields[name] or name not in unusual}
 
 
 def _write_config(value: Value) -> dict[str, object]:
@@ -563,6 +568,8 @@ def _read_state(fields: Fields) -> PartitionState:
         elr=fields.brokers("elr"),
         last_leader=fields.broker("last_leader"),
         loss=fields.text("loss") if fields.has("loss") else "",
+        unclean_epoch=fields.integer("unclean_epoch") if fields.has("unclean_epoch") else 0,
+        conflict=fields.text("conflict") if fields.has("conflict") else "",
     )
 
 

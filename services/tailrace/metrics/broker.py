@@ -125,6 +125,14 @@ DAMAGE_FOUND = counter(
     "damage_found",
     "Logs in which durable records could not be read: when they were opened, read or scrubbed.",
 )
+KEPT_RECORDS = counter(
+    "kept_records",
+    "Times a follower kept records that its leader lacks, because nothing on record explains it.",
+)
+CONFLICTS = counter(
+    "high_watermark_conflicts",
+    "Leaders out of service since another replica knows committed records that they do not have.",
+)
 CLEANED = counter("compaction_passes", "Passes of compaction over one log.")
 CLEANED_READ = counter("compaction_read_bytes", "Size of logs before they were compacted.")
 CLEANED_WRITTEN = counter("compaction_written_bytes", "And after it.")
@@ -301,6 +309,8 @@ def _put_disks(page: Page, view: BrokerView) -> None:
     page.put_times(FLUSHES, view.counts.flushes.times)
     page.put(FLUSH_FAILURES, view.counts.flushes.failed)
     page.put(DAMAGE_FOUND, view.counts.damage_found)
+    page.put(KEPT_RECORDS, view.counts.kept_records)
+    page.put(CONFLICTS, view.counts.conflicts)
     page.put(CLEANED, view.compaction_passes)
     page.put(CLEANED_READ, view.compaction_read_bytes)
     page.put(CLEANED_WRITTEN, view.compaction_written_bytes)

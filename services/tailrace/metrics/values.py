@@ -120,6 +120,9 @@ class BrokerCounts:
         self.flushes = Calls()
         # Logs with durable records that cannot be read: at the start, and since.
         self.damage_found = 0
+        # Replicas that kept what their leader lacked, and leaders that lacked what was committed.
+        self.kept_records = 0
+        self.conflicts = 0
 
     def isr_changed(self, before: int, after: int) -> None:
         """The ISR of a partition that is led here has another size."""

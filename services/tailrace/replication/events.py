@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.epochs import EpochEnd, EpochEntry
-from tailrace.model import BrokerId, LeaderEpoch, Offset
+from tailrace.model import BrokerId, LeaderEpoch, LogStartCause, Offset
 
 NO_LEADER: Final = BrokerId(-1)
 
@@ -28,6 +28,8 @@ class StoredState:
     isr: tuple[BrokerId, ...]
     elr: tuple[BrokerId, ...] = ()
     revision: int
+    # The last epoch that began with an election that may have lost records; 0: none is known.
+    unclean_epoch: int = 0
 
 
 class AddedReplica(NamedTuple):
@@ -106,6 +108,8 @@ class FollowerReported:
     log_start: Offset
     # The follower asks to be pushed to from here, whatever is under way to it.
     restart: bool = False
+    # What it knows to be committed; 0: it does not say.
+    high_watermark: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,8 @@ class Pushed:
     size: int
     high_watermark: Offset
     log_start: Offset
+    # Why the leader's log begins where it does; None: it does not say, or not again.
+    start_cause: LogStartCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +188,7 @@ class PushRefused:
     leader_epoch: LeaderEpoch
     code: str
     log_start: Offset
+    start_cause: LogStartCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,16 +346,39 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverAt:
-    """The leader's log starts above this one's end: begin anew there, then tell `Truncated`."""
+    """The leader's log starts above this one's end: begin anew there, then tell `Truncated`.
+
+    `cause`: why it may; None only where this log holds nothing.
+    """
 
     offset: Offset
+    cause: LogStartCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """The leader gave up everything below `offset`; do the same."""
+    """The leader gave up everything below `offset`, for this cause; do the same."""
 
     offset: Offset
+    cause: LogStartCause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRecords:
+    """The leader's log lacks what this one has, and nothing explains it: say so, and keep it all.
+
+    `conflicts`: committed records are at stake, so the replica waits until a person has decided.
+    """
+
+    why: str
+    conflicts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpLead:
+    """A follower knows committed records that this leader does not have: be out of service."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +394,7 @@ class Report:
     log_end: Offset
     last_epoch: LeaderEpoch
     restart: bool
+    high_watermark: int = 0
 
 
 Effect: TypeAlias = (
@@ -380,5 +411,7 @@ Effect: TypeAlias = (
     | TruncateLog
     | StartOverAt
     | AdvanceLogStart
+    | KeepRecords
+    | GiveUpLead
     | Report
 )

@@ -7,7 +7,8 @@ A follower asks (reports where its log ends, and in which epoch), and the leader
 there or says where an epoch ended, until both agree. Invariants:
 - Once they have agreed in an epoch, this log is a piece of the leader's for as long as the epoch
   lasts, because neither is cut then: an answer to an older question is never obeyed.
-- The log is cut only where the histories of epochs part, never at the high watermark.
+- The log is cut only where the histories of epochs part, never at the high watermark, and below it
+  only after an unclean election that is on record. Its beginning goes only for a known cause.
 - The high watermark is never above what both have agreed on.
 - Every report names the leader and the epoch that it is for: one who has learned of a newer epoch
   acknowledges nothing to the leader of an older one.
@@ -19,11 +20,12 @@ from enum import Enum
 
 from tailrace.epochs import EpochHistory, agreed_end
 from tailrace.errors import OffsetOutOfRange, UnknownEpoch
-from tailrace.model import BrokerId, LeaderEpoch, Offset
+from tailrace.model import BrokerId, LeaderEpoch, LogStartCause, Offset
 from tailrace.replication.events import (
     AdvanceLogStart,
     AppendToLog,
     Effect,
+    KeepRecords,
     MoveHighWatermark,
     PushDiverged,
     Pushed,
@@ -58,7 +60,12 @@ class FollowerState:
         high_watermark: int,
         syncs_first: bool,
         synced_end: int,
+        unclean_epoch: int = 0,
     ) -> None:
+        self.unclean_epoch = unclean_epoch
+        self._cause: LogStartCause | None = None
+        # What was said once need not be said again in this epoch.
+        self._told: set[str] = set()
         self.leader = leader
         self.epoch = epoch
         self.log_end = log_end
@@ -108,6 +115,7 @@ class FollowerState:
         if self.agreed:
             self._leader_high_watermark = max(self._leader_high_watermark, event.high_watermark)
             effects += self._raise_high_watermark()
+            self._learn_cause(event.start_cause)
             effects += self._follow_log_start(event.log_start)
         if continues:
             if event.size > 0:
@@ -136,8 +144,15 @@ class FollowerState:
         if agreement is None or agreement.offset >= self.log_end:
             # Nothing can be concluded: the next question may get a better answer.
             return []
-        self.phase = Phase.CUTTING
         below = agreement.offset < self.high_watermark
+        if below and not event.merged and not self._is_unclean():
+            return self._keep(
+                f"the leader, broker {self.leader} in epoch {self.epoch}, agrees with this log up "
+                f"to {agreement.offset}; {self.high_watermark} is known to be committed here, and "
+                "no unclean election explains it",
+                conflicts=True,
+            )
+        self.phase = Phase.CUTTING
         return [TruncateLog(offset=agreement.offset, below_high_watermark=below)]
 
     def refused(self, event: PushRefused, now_ms: int) -> list[Effect]:
@@ -145,8 +160,16 @@ class FollowerState:
             return []
         ours = event.leader_epoch == self.epoch
         if ours and event.code == OffsetOutOfRange.code and event.log_start > self.log_end:
+            self._learn_cause(event.start_cause)
+            if self._last_epoch >= 0 and not self._is_given_up(event.log_start):
+                self._ask_later(now_ms)
+                return self._keep(
+                    f"the log of the leader, broker {self.leader}, begins at {event.log_start} "
+                    f"without a cause, after the end of this one at {self.log_end}",
+                    conflicts=True,
+                )
             self.phase = Phase.CUTTING
-            return [StartOverAt(offset=event.log_start)]
+            return [StartOverAt(offset=event.log_start, cause=self._cause)]
         if ours and event.code == UnknownEpoch.code:
             # It did not know its own epoch when we reported, and now it does.
             return self._ask(now_ms)
@@ -197,8 +220,31 @@ class FollowerState:
     def _follow_log_start(self, leader_log_start: int) -> list[Effect]:
         if not self._log_start < leader_log_start <= self.high_watermark:
             return []
+        if not self._is_given_up(leader_log_start):
+            return self._keep(
+                f"the log of the leader, broker {self.leader}, begins at {leader_log_start} "
+                f"without a cause; this one goes on beginning at {self._log_start}",
+                conflicts=False,
+            )
         self._log_start = leader_log_start
-        return [AdvanceLogStart(offset=Offset(leader_log_start))]
+        return [AdvanceLogStart(offset=Offset(leader_log_start), cause=self._cause)]
+
+    def _learn_cause(self, cause: LogStartCause | None) -> None:
+        if cause is not None and (self._cause is None or cause.offset > self._cause.offset):
+            self._cause = cause
+
+    def _is_given_up(self, log_start: int) -> bool:
+        return self._cause is not None and self._cause.offset >= log_start
+
+    def _is_unclean(self) -> bool:
+        """Whether an election that may have lost records took place after what this log has."""
+        return self.unclean_epoch > self._last_epoch
+
+    def _keep(self, why: str, *, conflicts: bool) -> list[Effect]:
+        if why in self._told:
+            return []
+        self._told.add(why)
+        return [KeepRecords(why=why, conflicts=conflicts)]
 
     def _misfit(self, event: Pushed, now_ms: int) -> list[Effect]:
         """A push that does not continue the log is dropped; ask only when it tells of a gap."""
@@ -229,4 +275,5 @@ class FollowerState:
             log_end=Offset(self._synced_end if self._syncs_first else self.log_end),
             last_epoch=LeaderEpoch(self._last_epoch),
             restart=restart,
+            high_watermark=self.high_watermark,
         )

@@ -168,6 +168,7 @@ class LeaderState:
     ) -> None:
         self.epoch = state.leader_epoch
         self.epoch_start = log_end
+        self.unclean_epoch = state.unclean_epoch
         self.isr = state.isr
         self.elr = state.elr
         self.revision = state.revision
@@ -305,6 +306,25 @@ class LeaderState:
         if event.broker_id not in self.isr or event.log_end < self.high_watermark:
             effects += self._propose(now_ms)
         return effects
+
+    def lacks_committed(self, event: FollowerReported) -> str:
+        """What a replica knows to be committed and this log does not have; empty: nothing.
+
+        A leader that was elected as it must be has everything committed. So its log is an older
+        copy, unless an election that may have lost records took place after what the replica has.
+        """
+        end = event.end_of_last_epoch
+        is_stranger = event.broker_id not in self._replicas or event.last_epoch < 0
+        if is_stranger or end == UNKNOWN_END or event.high_watermark <= end.end_offset:
+            return ""
+        if self.unclean_epoch > event.last_epoch:
+            return ""
+        return (
+            f"broker {event.broker_id} knows that everything below {event.high_watermark} is "
+            f"committed and holds up to {event.log_end} of epoch {event.last_epoch}; broker "
+            f"{self._broker_id}, which leads in epoch {self.epoch}, holds of that what is below "
+            f"{end.end_offset}"
+        )
 
     def lost(self, event: FollowerLost, now_ms: int) -> list[Effect]:
         """Stop pushing. What it has reported it still has, and the ISR stays as it is."""

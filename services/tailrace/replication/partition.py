@@ -45,6 +45,7 @@ from tailrace.replication.events import (
     FailPending,
     FollowerLost,
     FollowerReported,
+    GiveUpLead,
     IsrRefused,
     IsrStored,
     IsrUnknown,
@@ -255,6 +256,8 @@ class PartitionReplica:
             effects += self._configure(event, now_ms)
             if self._leading is not None:
                 effects += self._leading.adopt(event.state, now_ms)
+            if self._following is not None:
+                self._following.unclean_epoch = event.state.unclean_epoch
             self._state = event.state
             return effects
         # Whoever is elected again goes on with what is parked: its log was not cut.
@@ -314,6 +317,7 @@ class PartitionReplica:
             high_watermark=high_watermark,
             syncs_first=event.syncs_first,
             synced_end=_synced_end(event),
+            unclean_epoch=state.unclean_epoch,
         )
         follow = BecomeFollower(leader=state.leader, epoch=state.leader_epoch)
         return [follow, *self._following.start(now_ms)]
@@ -445,6 +449,10 @@ class PartitionReplica:
 
     def _reported(self, event: FollowerReported, now_ms: int) -> list[Effect]:
         if event.leader_epoch == self.leader_epoch and self._leading is not None:
+            lacks = self._leading.lacks_committed(event)
+            if lacks:
+                # Nothing is overwritten, acknowledged or committed from here on.
+                return [*self._step_down(None), GiveUpLead(why=lacks)]
             return self._leading.reported(event, now_ms)
         code = NotLeader.code
         if event.leader_epoch < self.leader_epoch:

@@ -159,6 +159,8 @@ class PartitionOrder:
     # Those of the replicas that a reassignment adds, and those that go when it is done.
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    # The last epoch that began with an election that may have lost records; 0: none is known.
+    unclean_epoch: int = 0
     # While the topic is `syncing`: the revision of its record, which is not sent. Who obeys has
     # synced what it had then.
     syncing_revision: int = 0
@@ -194,6 +196,7 @@ def to_order(order: PartitionOrder) -> control_pb2.PartitionOrder:
         config=order.config,
         adding=order.adding,
         removing=order.removing,
+        unclean_epoch=order.unclean_epoch,
     )
 
 
@@ -212,6 +215,7 @@ def from_order(message: control_pb2.PartitionOrder) -> PartitionOrder:
         config=dict(sorted(message.config.items())),
         adding=_brokers(message.adding),
         removing=_brokers(message.removing),
+        unclean_epoch=message.unclean_epoch,
     )
     problem = _order_problem(order)
     if problem is not None:

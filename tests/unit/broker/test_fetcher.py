@@ -116,6 +116,7 @@ async def test_a_batch_that_was_stretched_makes_it_go_back(trio: Trio) -> None:
         base_offset=6,
         diverging_epoch=0,
         diverging_end=3,
+        merged=True,
     )
     await leader.push(link, part)
     position = await leader.reported(link)
@@ -151,6 +152,7 @@ async def test_what_comes_late_of_a_former_topic_of_that_name_is_ignored(trio: T
         error=error_code(Diverged.code),
         base_offset=6,
         diverging_end=3,
+        merged=True,
     )
     await leader.push(link, diverged)
     await asyncio.sleep(0.5)

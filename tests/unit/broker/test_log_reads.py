@@ -16,6 +16,7 @@ from tailrace.broker.log_reads import TRIES_MAX, LogReads, is_cold
 from tailrace.config import LogConfig
 from tailrace.errors import DamagedLog, OffsetOutOfRange, StorageError
 from tailrace.log.log import PartitionLog
+from tailrace.model import DELETE_RECORDS, LogStartCause
 from tailrace.record.view import BatchView
 from unit.broker.trio import Trio, batch, simulate
 
@@ -177,7 +178,7 @@ async def test_who_comes_new_follows_a_log_that_starts_within_a_batch(trio: Trio
     for _ in range(40):
         await trio.produce(batch(3, value=b"a" * 40))
     log = trio.hosted(0).log
-    log.advance_log_start(61)
+    log.advance_log_start(61, cause=LogStartCause(DELETE_RECORDS, 0, 61))
     assert log.segments[0].base_offset > 0
     assert log.segment_at(61).batch_start(61) == 60
     await trio.start_broker(1)

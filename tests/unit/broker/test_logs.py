@@ -318,7 +318,7 @@ async def test_what_is_left_is_kept_until_a_person_decides(trio: Trio) -> None:
     assert [each.code for each in trio.replicas(0).offline.values()] == ["DAMAGED_LOG"]
     assert trio.hosted(0).log.log_end == 6
     # Somebody lets it lead with what it has: it accepts what is lost, and is followed.
-    assert refusals((await trio.lead(0, 2, isr=(0,)))[0]) == []
+    assert refusals((await trio.lead(0, 2, isr=(0,), unclean_epoch=2))[0]) == []
     assert trio.hosted(0).machine.role is Role.LEADER
     await trio.until(lambda: trio.ends() == [3, 3, 3])
 

@@ -165,6 +165,7 @@ class Trio:
         config: dict[str, str] | None = None,
         leader_link: str = "",
         adding: Sequence[int] = (),
+        unclean_epoch: int = 0,
     ) -> list[control_pb2.LeaderAndIsrResponse]:
         """Store a state of the partition and order it to the brokers that run."""
         state = PartitionState(
@@ -173,6 +174,7 @@ class Trio:
             leader_epoch=LeaderEpoch(epoch),
             isr=tuple(map(BrokerId, isr)),
             last_leader=BrokerId(leader),
+            unclean_epoch=unclean_epoch,
         )
         result = await self.store.txn([], [Put(state_key(partition), encode(state))])
         order = control_pb2.PartitionOrder(
@@ -186,6 +188,7 @@ class Trio:
             leader_link=leader_link or f"b{leader}:9093",
             config=config or {},
             adding=adding,
+            unclean_epoch=unclean_epoch,
         )
         targets = sorted(self.brokers) if to is None else to
         return [await self.send_order(each, order) for each in targets]

@@ -26,6 +26,7 @@ from tailrace.log.retention import ExpiryReason
 from tailrace.log.segment import Segment, segment_name
 from tailrace.log.snapshots import snapshot_offsets
 from tailrace.log.swap import SwapRange, cleaned_path
+from tailrace.model import RETENTION, LogStartCause
 
 HOUR_MS = 3_600_000
 NEVER = 10**9
@@ -259,8 +260,9 @@ def test_on_a_full_disk_everything_can_be_given_up(bench: LogBench, disk: SimFil
     log = filled(bench)
     full = disk.used_bytes
     disk.disk_bytes_max = full
-    assert log.advance_log_start(12, durable=False) == 1
-    assert (log.log_start, contents(log)) == (12, [])
+    assert log.advance_log_start(12, durable=False) == 0
+    assert (log.log_start, contents(log), log.has_given_up) == (12, [], True)
+    assert log.drop_given_up() == 1
     assert disk.used_bytes < full
     disk.disk_bytes_max = None
     append(log, batch(b"new"), epoch=9)
@@ -275,7 +277,7 @@ def test_a_lost_tail_below_the_log_start_is_no_damage(bench: LogBench, disk: Sim
     disk.cut(log.segments[-1].path, log.segments[-1].position_of(5))
     again = bench.open()
     assert (again.log_start, again.log_end) == (6, 6)
-    assert any("below the log start" in line for line in bench.report.mended)
+    assert any("begins anew, empty, at 6" in line for line in bench.report.mended)
     append(again, batch(b"d"), epoch=10)
     assert contents(bench.open()) == [(6, b"d")]
 
@@ -326,8 +328,11 @@ def test_files_can_be_put_aside_instead_of_removed(bench: LogBench) -> None:
 
 def test_a_log_start_that_will_be_told_again_is_not_stored(bench: LogBench) -> None:
     log = aged(bench, [3, 2, 1])
-    assert log.advance_log_start(2, durable=False) == 2
-    assert (log.log_start, bench.offsets.log_start) == (2, 0)
+    cause = LogStartCause(RETENTION, 0, 2)
+    assert log.advance_log_start(2, cause=cause, durable=False) == 0
+    assert (log.log_start, bench.offsets.log_start, log.has_given_up) == (2, 0, True)
+    assert log.drop_given_up() == 2
+    assert (bench.offsets.log_start, bench.offsets.cause, log.has_given_up) == (2, cause, False)
     assert bench.open().log_start == 2
 
 

@@ -27,7 +27,11 @@ from tailrace.log.checkpoints import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    TOPIC_IDS,
+    PartitionMetadata,
+    encode,
     read_or_none,
+    write_atomically,
 )
 from tailrace.log.data_folder import Identity
 from tailrace.log.disk_faults import DiskFaults, Fault, FaultKind, FaultyFiles
@@ -311,18 +315,34 @@ def test_high_watermarks_are_kept_in_the_folder_of_their_log(disk: SimFiles) -> 
     manager.store_high_watermarks(offsets)
     assert manager.load_high_watermarks() == {ORDERS: 5, BILLS: 7}
     assert [len(folder.load(HIGH_WATERMARKS)) for folder in manager.folders] == [1, 1]
+    manager.close()
     disk.flip_bits(f"{ROOT}/{HIGH_WATERMARKS.file_name}", 40)
-    assert len(manager.load_high_watermarks()) == 1
+    again, _ = opened(disk, ROOT, OTHER_ROOT)
+    assert len(again.load_high_watermarks()) == 1
 
 
-def test_what_checkpoints_say_of_lost_partitions_is_dropped(disk: SimFiles) -> None:
+def test_f43_l3_a_log_whose_folder_is_missing_is_damaged(disk: SimFiles) -> None:
     manager = filled(disk)
-    manager.store_high_watermarks({ORDERS: Offset(5), BILLS: Offset(7)})
-    manager.set_cleaned(ORDERS, 3)
     manager.close()
     disk.remove_folder(f"{ROOT}/{ORDERS}")
-    again, _ = opened(disk)
-    assert again.load_high_watermarks() == {BILLS: 7}
+    again, report = opened(disk)
+    assert isinstance(report.damaged[ORDERS], DamagedLog)
+    assert (again.holds(ORDERS), ORDERS in again.logs) == (True, False)
+    assert again.topic_id(ORDERS) == "id-orders"
+    again.repair(ORDERS, now_ms=NOW_MS)
+    assert again.logs[ORDERS].log_end == 0
+    assert again.topic_id(ORDERS) == "id-orders"
+
+
+def test_what_checkpoints_say_of_a_log_that_is_set_aside_is_dropped(disk: SimFiles) -> None:
+    manager = filled(disk)
+    manager.store_high_watermarks({ORDERS: Offset(1), BILLS: Offset(2)})
+    manager.set_cleaned(ORDERS, 3)
+    manager.close()
+    disk.rename(f"{ROOT}/{ORDERS}", f"{ROOT}/{ORDERS}.id-orders-stray")
+    again, report = opened(disk)
+    assert not report.damaged
+    assert again.load_high_watermarks() == {BILLS: 2}
     for kind in (RECOVERY_POINTS, LOG_STARTS, CLEANED):
         found = read_or_none(disk, f"{ROOT}/{kind.file_name}", kind)
         assert ORDERS not in (found or {})
@@ -660,9 +680,40 @@ def test_a_partition_without_metadata_but_with_data_is_damaged(disk: SimFiles) -
     metadata = path_of(manager, ORDERS, PARTITION_METADATA.file_name)
     manager.close()
     disk.remove(metadata)
+    disk.remove(f"{ROOT}/{TOPIC_IDS.file_name}")
     again, report = opened(disk)
     assert isinstance(report.damaged[ORDERS], CorruptCheckpoint)
     assert again.logs.keys() == {BILLS}
+    assert again.topic_id(ORDERS) is None
+    again.set_aside(ORDERS)
+    assert disk.exists(f"{ROOT}/{ORDERS}.unknown-stray")
+    assert again.create(ORDERS, TopicId("id-orders")).log_end == 0
+
+
+@pytest.mark.parametrize("fault", ["missing", "flipped"])
+def test_f43_l5_a_topic_id_is_mended_from_its_second_copy(disk: SimFiles, fault: str) -> None:
+    manager = filled(disk)
+    metadata = path_of(manager, ORDERS, PARTITION_METADATA.file_name)
+    manager.close()
+    if fault == "missing":
+        disk.remove(metadata)
+    else:
+        disk.flip_bits(metadata, 40)
+    again, report = opened(disk)
+    assert (report.damaged, again.topic_id(ORDERS)) == ({}, "id-orders")
+    assert any("second copy" in note for note in report.notes)
+    assert read_or_none(disk, metadata, PARTITION_METADATA) == PartitionMetadata(IDS[ORDERS])
+
+
+def test_f43_l5_two_topic_ids_that_differ_are_none(disk: SimFiles) -> None:
+    manager = filled(disk)
+    metadata = path_of(manager, ORDERS, PARTITION_METADATA.file_name)
+    manager.close()
+    data = encode(PARTITION_METADATA, PartitionMetadata(TopicId("older")))
+    write_atomically(disk, metadata, data, durable=True)
+    again, report = opened(disk)
+    assert isinstance(report.damaged[ORDERS], CorruptCheckpoint)
+    assert again.topic_id(ORDERS) is None
 
 
 def test_a_partition_that_was_never_finished_is_removed(disk: SimFiles) -> None:
@@ -677,6 +728,8 @@ def test_a_partition_that_was_never_finished_is_removed(disk: SimFiles) -> None:
 def test_topic_id_of_a_folder_that_lost_it(disk: SimFiles) -> None:
     manager = filled(disk)
     disk.remove(path_of(manager, ORDERS, PARTITION_METADATA.file_name))
+    assert manager.topic_id(ORDERS) == "id-orders"
+    manager.folders[0].topic_ids.clear()
     assert manager.topic_id(ORDERS) is None
 
 

@@ -23,6 +23,7 @@ def test_a_log_is_made_while_checkpoints_are_written() -> None:
         """A log that is asked while the other thread has its turn."""
 
         log_start = 0
+        start_cause = None
 
         @property
         def recovery_point(self) -> int:

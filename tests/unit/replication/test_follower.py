@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from simulation.replica_bench import SETTINGS, A, B, Bench, kinds, stored
 from tailrace.epochs import EpochEnd
-from tailrace.model import LeaderEpoch, Offset
+from tailrace.model import DELETE_RECORDS, RETENTION, LeaderEpoch, LogStartCause, Offset
 from tailrace.replication.events import (
     AdvanceLogStart,
     Appended,
@@ -12,6 +16,7 @@ from tailrace.replication.events import (
     AppendToLog,
     BecomeFollower,
     Effect,
+    KeepRecords,
     LeaderReached,
     MoveHighWatermark,
     PushDiverged,
@@ -27,13 +32,21 @@ from tailrace.replication.events import (
 RETRY_MS = SETTINGS.report_retry_ms
 
 
-def report(log_end: int, *, restart: bool = False, last_epoch: int = 4, epoch: int = 5) -> Report:
+def report(
+    log_end: int,
+    *,
+    restart: bool = False,
+    last_epoch: int = 4,
+    epoch: int = 5,
+    high_watermark: int = 6,
+) -> Report:
     return Report(
         leader=B,
         leader_epoch=LeaderEpoch(epoch),
         log_end=Offset(log_end),
         last_epoch=LeaderEpoch(last_epoch),
         restart=restart,
+        high_watermark=high_watermark,
     )
 
 
@@ -70,9 +83,21 @@ def diverge(
     )
 
 
-def refuse(bench: Bench, code: str, *, epoch: int = 5, log_start: int = 0) -> list[Effect]:
+def refuse(
+    bench: Bench,
+    code: str,
+    *,
+    epoch: int = 5,
+    log_start: int = 0,
+    cause: LogStartCause | None = None,
+) -> list[Effect]:
     return bench.handle(
-        PushRefused(leader_epoch=LeaderEpoch(epoch), code=code, log_start=Offset(log_start))
+        PushRefused(
+            leader_epoch=LeaderEpoch(epoch),
+            code=code,
+            log_start=Offset(log_start),
+            start_cause=cause,
+        )
     )
 
 
@@ -179,7 +204,8 @@ def test_one_that_learned_a_newer_epoch_never_reports_to_the_old_leader() -> Non
 
 
 def test_f2_it_cuts_where_the_epochs_part_and_asks_again() -> None:
-    bench = Bench().follow()
+    bench = Bench()
+    bench.order(replace(stored(B), unclean_epoch=5))
     assert diverge(bench, 1, 3) == [TruncateLog(offset=Offset(3), below_high_watermark=True)]
     # Nothing else happens before it is done.
     assert bench.push(10) == []
@@ -188,7 +214,7 @@ def test_f2_it_cuts_where_the_epochs_part_and_asks_again() -> None:
     assert bench.handle(LeaderReached()) == []
     assert truncated(bench, 3) == [
         MoveHighWatermark(offset=Offset(3)),
-        report(3, restart=True, last_epoch=1),
+        report(3, restart=True, last_epoch=1, high_watermark=3),
     ]
 
 
@@ -197,7 +223,7 @@ def test_f2_it_goes_down_epoch_by_epoch_until_both_agree() -> None:
     # The leader has epoch 3 where this log has 1 and 4: nothing from 4 on can be equal.
     assert diverge(bench, 3, 8) == [TruncateLog(offset=Offset(4), below_high_watermark=False)]
     bench.epochs.truncate_end(4)
-    assert truncated(bench, 4) == [report(4, restart=True, last_epoch=1)]
+    assert truncated(bench, 4) == [report(4, restart=True, last_epoch=1, high_watermark=0)]
     assert diverge(bench, 1, 2, base_offset=4) == [
         TruncateLog(offset=Offset(2), below_high_watermark=False)
     ]
@@ -254,15 +280,17 @@ def test_an_empty_log_beyond_the_leaders_end_starts_there() -> None:
 
 
 def test_below_the_leaders_start_it_starts_over() -> None:
-    bench = Bench().follow()
-    assert refuse(bench, "OFFSET_OUT_OF_RANGE", log_start=20) == [StartOverAt(offset=Offset(20))]
+    bench, cause = Bench().follow(), LogStartCause(RETENTION, 5, 20)
+    assert refuse(bench, "OFFSET_OUT_OF_RANGE", log_start=20, cause=cause) == [
+        StartOverAt(offset=Offset(20), cause=cause)
+    ]
     bench.log_end, bench.last_epoch = 20, -1
     effects = bench.handle(
         Truncated(log_end=Offset(20), last_epoch=LeaderEpoch(-1), log_start=Offset(20))
     )
     assert effects == [
         MoveHighWatermark(offset=Offset(20)),
-        report(20, restart=True, last_epoch=-1),
+        report(20, restart=True, last_epoch=-1, high_watermark=20),
     ]
     # The same answer again is old news.
     assert refuse(bench, "OFFSET_OUT_OF_RANGE", log_start=20) == []
@@ -296,7 +324,7 @@ def test_high_watermark_is_the_leaders_but_not_beyond_the_own_end() -> None:
     ]
     assert take(bench, 3) == [
         MoveHighWatermark(offset=Offset(12)),
-        report(13, last_epoch=5),
+        report(13, last_epoch=5, high_watermark=12),
     ]
     # One that comes late does not lower it.
     bench.push(13, size=0, high_watermark=11)
@@ -317,9 +345,71 @@ def test_it_gives_up_what_the_leader_gave_up() -> None:
         size=0,
         high_watermark=Offset(6),
         log_start=Offset(5),
+        start_cause=LogStartCause(DELETE_RECORDS, 4, 5),
     )
-    assert bench.handle(push) == [AdvanceLogStart(offset=Offset(5))]
+    assert bench.handle(push) == [
+        AdvanceLogStart(offset=Offset(5), cause=LogStartCause(DELETE_RECORDS, 4, 5))
+    ]
     assert bench.handle(push) == []
+
+
+def test_f43_l3_a_log_start_without_a_cause_is_not_followed() -> None:
+    """Once it cost every replica its good copy of what one of them had lost."""
+    bench = following()
+    push = Pushed(
+        leader_epoch=LeaderEpoch(5),
+        base_offset=Offset(10),
+        size=0,
+        high_watermark=Offset(6),
+        log_start=Offset(5),
+    )
+    (kept,) = bench.handle(push)
+    assert isinstance(kept, KeepRecords)
+    assert not kept.conflicts
+    assert bench.handle(push) == []
+    # A cause that reaches less far explains nothing; one that reaches as far does, also later.
+    short = replace(push, start_cause=LogStartCause(RETENTION, 5, 4))
+    assert bench.handle(short) == []
+    cause = LogStartCause(RETENTION, 5, 5)
+    assert bench.handle(replace(push, start_cause=cause)) == [
+        AdvanceLogStart(offset=Offset(5), cause=cause)
+    ]
+
+
+def test_f43_l3_it_does_not_start_over_without_a_cause() -> None:
+    bench = Bench().follow()
+    (kept,) = refuse(bench, "OFFSET_OUT_OF_RANGE", log_start=20)
+    assert isinstance(kept, KeepRecords)
+    assert kept.conflicts
+    assert "begins at 20 without a cause" in kept.why
+    # Who holds nothing gives nothing up.
+    bench = Bench(last_epoch=-1, log_end=0, high_watermark=0)
+    bench.epochs.truncate_end(0)
+    bench.follow()
+    assert refuse(bench, "OFFSET_OUT_OF_RANGE", log_start=20) == [StartOverAt(offset=Offset(20))]
+
+
+def test_f44_l4_it_never_cuts_below_a_known_high_watermark() -> None:
+    bench = Bench().follow()
+    (kept,) = diverge(bench, 1, 3)
+    assert isinstance(kept, KeepRecords)
+    assert kept.conflicts
+    assert "6 is known to be committed" in kept.why
+    assert bench.machine.high_watermark == 6
+    # It goes on asking, and says it once.
+    assert diverge(bench, 1, 3) == []
+    # What was never committed goes as before.
+    assert diverge(bench, 4, 8) == [TruncateLog(offset=Offset(8), below_high_watermark=False)]
+
+
+@pytest.mark.parametrize(("unclean_epoch", "cuts"), [(0, False), (4, False), (5, True)])
+def test_f44_l4_an_unclean_election_after_its_last_record_explains_a_cut(
+    unclean_epoch: int, cuts: bool
+) -> None:
+    bench = Bench()
+    bench.order(replace(stored(B), unclean_epoch=unclean_epoch))
+    (effect,) = diverge(bench, 1, 3)
+    assert isinstance(effect, TruncateLog) is cuts
 
 
 # Topics with flush=ack.

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     SNAPSHOT_WRONG = "snapshot-wrong"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt"
     METADATA_MISSING = "metadata-missing"
+    FOLDER_MISSING = "folder-missing"
     NEVER_FINISHED = "never-finished"
     EPOCHS_MISSING = "epochs-missing"
     EPOCHS_CORRUPT = "epochs-corrupt"

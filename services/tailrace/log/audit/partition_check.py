@@ -28,6 +28,7 @@ from tailrace.log.checkpoints import (
     decode,
 )
 from tailrace.log.cuts import CUT_FILE
+from tailrace.log.facts import NO_FACTS, LogFacts, known_start
 from tailrace.log.flushing import MARKER_BYTES_MAX, SYNC_FAILED_FILE, decode_marker
 from tailrace.log.log import PartitionLog
 from tailrace.log.producers import SNAPSHOT_BYTES_MAX, ProducerStates
@@ -64,6 +65,9 @@ class StoredOffsets:
     clean_path: str = ""
     # Offsets that the log should reach, by the file that says so.
     others: tuple[tuple[str, int], ...] = ()
+    facts: LogFacts = NO_FACTS
+    # There is a second copy of its topic's id.
+    has_topic_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,7 @@ def check_partition(
         log_start=stored.log_start,
         clean=stored.clean,
         now_ms=now_ms,
+        facts=stored.facts,
     ) as rehearsal:
         findings = tuple(
             foretell(symptom, rehearsal, known_end=check.known_end)
@@ -286,10 +291,11 @@ class _PartitionCheck:
             self._add(Kind.EPOCHS_WRONG, path, problem, is_mended=is_mended)
 
     def _metadata(self, names: list[str]) -> None:
+        is_mended = (lambda _: True) if self.stored.has_topic_id else None
         path = f"{self.folder}/{PARTITION_METADATA.file_name}"
         if PARTITION_METADATA.file_name not in names:
             if self.layout:
-                self._add(Kind.METADATA_MISSING, path, "it is missing")
+                self._add(Kind.METADATA_MISSING, path, "it is missing", is_mended=is_mended)
             else:
                 self._add(Kind.NEVER_FINISHED, self.folder, "its creation was interrupted")
             return
@@ -298,7 +304,16 @@ class _PartitionCheck:
             if data is not None:
                 decode(PARTITION_METADATA, data)
         except CorruptCheckpoint as error:
-            self._add(Kind.CHECKPOINT_CORRUPT, path, str(error))
+            self._add(Kind.CHECKPOINT_CORRUPT, path, str(error), is_mended=is_mended)
+
+    def _stored_start(self) -> None:
+        stored = self.stored
+        start = known_start(stored.log_start, stored.clean, stored.facts)
+        is_known = stored.facts.start_is_known or stored.clean is not None
+        if is_known and self.layout and start < self.layout[0].base:
+            first = self.layout[0]
+            what = f"offsets {start} to {first.base - 1}, which nothing gave up, are missing before"
+            self._add(Kind.OFFSET_GAP, first.path, f"{what} it", offset=start)
 
     def _stored_offsets(self) -> None:
         stored, end = self.stored, self.known_end
@@ -313,14 +328,10 @@ class _PartitionCheck:
         for path, offset in stored.others:
             if offset > end:
                 self._add(Kind.OFFSET_AHEAD, path, f"it says {offset}, but the log ends at {end}")
+        self._stored_start()
         clean = stored.clean
         if clean is None:
             return
-        if self.layout and clean.log_start < self.layout[0].base:
-            first = self.layout[0]
-            what = f"offsets {clean.log_start} to {first.base - 1}, with which the log was closed, "
-            what += "are missing before it"
-            self._add(Kind.OFFSET_GAP, first.path, what, offset=clean.log_start)
         if not self._clean_matches():
             what = "the last segment is not as the marker says"
             self._add(Kind.CLEAN_MARKER_WRONG, stored.clean_path, what)

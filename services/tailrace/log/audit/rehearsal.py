@@ -6,7 +6,7 @@ here cannot differ from what it does. Nothing is written, and the lock of the fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -16,12 +16,13 @@ from tailrace.errors import CorruptCheckpoint, DamagedLog, TailraceError
 from tailrace.log.audit.overlay import Change, OverlayFiles, ReadOnlyFiles
 from tailrace.log.checkpoints import META_PROPERTIES, CleanPartition, MetaProperties
 from tailrace.log.data_folder import DataFolder
+from tailrace.log.facts import NO_FACTS, LogFacts
 from tailrace.log.file_cache import FileCache
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
-from tailrace.model import TopicPartition
+from tailrace.model import LogStartCause, TopicPartition
 
 _OPEN_FILES_MAX: Final = 16
 _INDEX_CACHE_BYTES: Final = 16 * 1024 * 1024
@@ -38,6 +39,10 @@ class FolderRehearsal:
     log_starts: Mapping[TopicPartition, int]
     clean: Mapping[TopicPartition, CleanPartition] | None
     changes: Mapping[str, Change]
+    # What is known of each log besides, and logs of which nothing else is there.
+    facts: Mapping[TopicPartition, LogFacts]
+    missing: Sequence[TopicPartition]
+    has_causes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ def rehearse_folder(files: ReadOnlyFiles, path: str) -> FolderRehearsal:
         meta=folder.meta,
         recovery_points=dict(folder.recovery_points),
         log_starts=dict(folder.log_starts),
+        facts={each: folder.facts(each) for each in folder.known()},
+        missing=folder.missing(),
+        has_causes=folder.has_causes,
         clean=dict(folder.clean.partitions) if folder.clean is not None else None,
         changes=overlay.changes(),
     )
@@ -90,6 +98,7 @@ def rehearsed_log(
     log_start: int,
     clean: CleanPartition | None,
     now_ms: int,
+    facts: LogFacts = NO_FACTS,
 ) -> Iterator[LogRehearsal]:
     """Open the log of one partition as a broker does when it starts; it is closed at the end."""
     overlay = OverlayFiles(files)
@@ -108,6 +117,7 @@ def rehearsed_log(
             log_start=log_start,
             clean=clean,
             now_ms=now_ms,
+            facts=facts,
         )
     except (TailraceError, OSError) as failure:
         error = failure
@@ -123,5 +133,5 @@ class _NoCheckpoints:
     def lower_recovery_point(self, offset: int) -> None:
         """It would be stored."""
 
-    def set_log_start(self, offset: int) -> None:
+    def set_log_start(self, offset: int, cause: LogStartCause | None = None) -> None:
         """It would be stored."""

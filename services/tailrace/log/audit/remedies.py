@@ -65,6 +65,12 @@ def _of_batches(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> Re
     )
 
 
+def _of_offset_ahead(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> Recovery:
+    if rehearsal.error is not None:
+        return Recovery(action=Action.REFUSE, text=f"opening fails: {rehearsal.error}")
+    return _of_nothing(symptom, rehearsal, known_end)
+
+
 def _of_error(symptom: Symptom, rehearsal: LogRehearsal) -> Recovery:
     refused_from = rehearsal.refused_from
     if refused_from is None:
@@ -202,6 +208,8 @@ def _of_nothing(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> Re
 
 
 def _of_metadata(symptom: Symptom, rehearsal: LogRehearsal, known_end: int) -> Recovery:
+    if symptom.is_mended is not None:
+        return Recovery(action=Action.REBUILD, text="written anew from its second copy")
     return Recovery(
         action=Action.REFUSE,
         text="refuses to open the log: which topic the folder belongs to cannot be said",
@@ -250,13 +258,14 @@ _REMEDIES: Final[dict[Kind, Callable[[Symptom, LogRehearsal, int], Recovery]]] =
     Kind.SNAPSHOT_WRONG: _of_snapshot,
     Kind.CHECKPOINT_CORRUPT: _of_metadata,
     Kind.METADATA_MISSING: _of_metadata,
+    Kind.FOLDER_MISSING: _of_no_log,
     Kind.NEVER_FINISHED: _of_no_log,
     Kind.EPOCHS_MISSING: _of_derived,
     Kind.EPOCHS_CORRUPT: _of_derived,
     Kind.EPOCHS_WRONG: _of_derived,
     Kind.RECOVERY_POINT_AHEAD: _of_marker,
     Kind.LOG_START_AHEAD: _of_log_start,
-    Kind.OFFSET_AHEAD: _of_nothing,
+    Kind.OFFSET_AHEAD: _of_offset_ahead,
     Kind.CLEAN_MARKER_WRONG: _of_marker,
     Kind.NOT_CLOSED: _of_nothing,
     Kind.SYNC_FAILED: _of_failed_sync,

@@ -22,19 +22,22 @@ from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANED,
     HIGH_WATERMARKS,
+    LOG_START_CAUSES,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
+    TOPIC_IDS,
     read_or_none,
 )
 from tailrace.log.checkpoints import (
     Kind as CheckpointKind,
 )
 from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE
+from tailrace.log.facts import LogFacts
 from tailrace.log.segment import LOG_SUFFIX
-from tailrace.model import Offset, TopicPartition
+from tailrace.model import Offset, TopicId, TopicPartition
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ _IGNORED: Final[Mapping[str, str]] = {
     LOG_STARTS.name: "not used: records below the log start that still exist can be read again",
     CLEAN_SHUTDOWN.name: "not used: every log is scanned above its recovery point",
     HIGH_WATERMARKS.name: "not used: high watermarks are learned from the leaders again",
+    LOG_START_CAUSES.name: "not used: nobody follows these log starts until they move again",
+    TOPIC_IDS.name: "not used: written anew with the next checkpoint",
     CLEANED.name: "not used: compaction starts from the beginning",
 }
 
@@ -154,12 +159,14 @@ class _FolderCheck:
     rehearsal: FolderRehearsal = field(init=False)
     high_watermarks: Mapping[TopicPartition, Offset] = field(init=False)
     cleaned: Mapping[TopicPartition, Offset] = field(init=False)
+    topic_ids: Mapping[TopicPartition, TopicId] | None = field(init=False)
     _findings: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rehearsal = rehearse_folder(self.files, self.path)
         self.high_watermarks = self._load(HIGH_WATERMARKS) or {}
         self.cleaned = self._load(CLEANED) or {}
+        self.topic_ids = self._load(TOPIC_IDS)
 
     def stored(self, name: str) -> StoredOffsets:
         """What the checkpoints say of one partition, as opening the folder would use it."""
@@ -180,6 +187,8 @@ class _FolderCheck:
                 for kind, offsets in others
                 if partition in offsets
             ),
+            has_topic_id=partition in (self.topic_ids or {}),
+            facts=rehearsal.facts.get(partition, LogFacts(start_is_known=rehearsal.has_causes)),
         )
 
     def verdict(self, names: list[str], *, in_use: bool) -> FolderVerdict:
@@ -191,6 +200,8 @@ class _FolderCheck:
         self._load(CLEAN_SHUTDOWN)
         self._load(RECOVERY_POINTS)
         self._load(LOG_STARTS)
+        self._load(LOG_START_CAUSES)
+        self._missing()
         self._loose_names(names)
         self._closing(names, in_use=in_use)
         return FolderVerdict(
@@ -216,9 +227,18 @@ class _FolderCheck:
             self._add(Kind.UNREADABLE_FILE, kind.file_name, what, _REFUSED)
         return None
 
+    def _missing(self) -> None:
+        """Logs that other files speak of, and that are not there at all."""
+        text = "out of service until it is filled anew by its leader"
+        for partition in self.rehearsal.missing:
+            what = "its folder is missing, and checkpoint files say that it had records"
+            remedy = Recovery(action=Action.REFUSE, text=text)
+            self._add(Kind.FOLDER_MISSING, str(partition), what, remedy)
+
     def _loose_names(self, names: list[str]) -> None:
         kinds = (META_PROPERTIES, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS)
-        known = {kind.file_name for kind in (*kinds, HIGH_WATERMARKS, CLEANED)}
+        others = (HIGH_WATERMARKS, CLEANED, LOG_START_CAUSES, TOPIC_IDS)
+        known = {kind.file_name for kind in (*kinds, *others)}
         known.update(names, {LOCK_FILE})
         nothing = Recovery(action=Action.NOTHING, text="nothing: nobody reads it")
         for name in self.files.list(self.path):

@@ -28,6 +28,7 @@ from simulation.log_folders import (
 )
 from tailrace.cli.sources import SourceFiles
 from tailrace.epochs import EpochEntry
+from tailrace.errors import DamagedLog
 from tailrace.log.audit.findings import Action, Kind, Severity
 from tailrace.log.audit.verification import verify
 from tailrace.log.checkpoints import (
@@ -35,6 +36,7 @@ from tailrace.log.checkpoints import (
     LEADER_EPOCHS,
     LOG_STARTS,
     PARTITION_METADATA,
+    TOPIC_IDS,
     CleanShutdown,
     decode,
     encode,
@@ -89,6 +91,7 @@ def test_partition_without_its_topic(closed: Path, missing: bool) -> None:
         path.unlink()
     else:
         flip(path, 40)
+    (closed / TOPIC_IDS.file_name).unlink()
     found = only(closed)
     assert found.kind is (Kind.METADATA_MISSING if missing else Kind.CHECKPOINT_CORRUPT)
     assert (found.severity, found.recovery.action) == (Severity.DAMAGE, Action.REFUSE)
@@ -314,18 +317,24 @@ def test_a_file_larger_than_it_can_be_is_not_read(closed: Path, name: str, kind:
     assert [each.kind for each in partition.findings] == [kind]
 
 
-def test_a_first_segment_that_is_gone(closed: Path) -> None:
-    """Opening takes the log to begin where the next one does: only the marker knows better."""
+@pytest.mark.parametrize("marked", [True, False])
+def test_f43_l3_a_first_segment_that_is_gone(closed: Path, marked: bool) -> None:
+    """The log start says where the log begins, be the folder closed in order or not."""
+    if not marked:
+        (closed / CLEAN_SHUTDOWN.file_name).unlink()
     first, second = segment_paths(closed)[:2]
     for path in (closed / FOLDER).glob(f"{first.stem}.*"):
         path.unlink()
-    found = only(closed)
+    _, partition = verify(SourceFiles(), str(closed), now_ms=TIME_MS)
+    (found,) = (each for each in partition.findings if each.severity is Severity.DAMAGE)
     assert (found.kind, found.path) == (Kind.OFFSET_GAP, str(second))
-    assert (found.severity, found.recovery.action) == (Severity.DAMAGE, Action.NOTHING)
+    assert (found.severity, found.recovery.action) == (Severity.DAMAGE, Action.REFUSE)
     assert f"offsets 0 to {int(second.stem) - 1}" in found.what
     manager, report = log_folders.reopen(closed)
-    assert "are gone" in report.opened[0].mended[0]
-    assert manager.logs[PARTITION].log_start == int(second.stem)
+    assert isinstance(report.damaged[PARTITION], DamagedLog)
+    assert PARTITION not in manager.logs
+    manager.repair(PARTITION, now_ms=TIME_MS)
+    assert (manager.logs[PARTITION].log_start, manager.logs[PARTITION].log_end) == (0, 0)
     log_folders.abandon(manager)
 
 
