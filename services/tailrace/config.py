@@ -97,6 +97,17 @@ class TimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+class BatchValidation(StrEnum):
+    """How far a leader looks into a batch before it takes it.
+
+    `STRUCTURE` checks of a compressed body only what can be seen without decompressing it.
+    """
+
+    FULL = "full"
+    STRUCTURE = "structure"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """How one log keeps its records. -1 (UNLIMITED) in a retention means: never."""
@@ -118,6 +129,7 @@ class LogConfig:
     # How far a producer's time may be from the broker's, in the past and in the future.
     message_timestamp_before_max_ms: int = _INT64_MAX
     message_timestamp_after_max_ms: int = _INT64_MAX
+    batch_validation: BatchValidation = BatchValidation.FULL
 
     def __post_init__(self) -> None:
         _require_allowed(self, _LOG_SETTINGS)
@@ -504,6 +516,12 @@ _LOG_SETTINGS: Final = (
         "message_timestamp_after_max_ms",
         _Whole(0, _INT64_MAX),
         (_Alias("log.message.timestamp.after.max.ms"),),
+    ),
+    _Setting(
+        "batch.validation",
+        "batch_validation",
+        _Choice(BatchValidation),
+        (_Alias("log.batch.validation"),),
     ),
 )
 

@@ -23,6 +23,8 @@ NO_TIMESTAMP_MS: Final = -1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 # Kept by the cluster for itself: nobody can delete them.
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC,)
+# What the cluster keeps for itself has a name that begins so.
+INTERNAL_PREFIX: Final = "__"
 GROUP_SHARDS: Final = 50
 
 TOPIC_NAME_LENGTH_MAX: Final = 200
@@ -49,6 +51,11 @@ class TopicPartition(NamedTuple):
         if match is None or topic_name_problem(match["topic"]) is not None:
             return None
         return cls(match["topic"], int(match["partition"]))
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the cluster keeps the topic for itself: clients do not write to it."""
+    return topic.startswith(INTERNAL_PREFIX)
 
 
 def topic_name_problem(name: str) -> str | None:

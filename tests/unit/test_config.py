@@ -52,6 +52,7 @@ def test_the_defaults() -> None:
         "message.timestamp.type": "CreateTime",
         "message.timestamp.before.max.ms": str(INT64_MAX),
         "message.timestamp.after.max.ms": str(INT64_MAX),
+        "batch.validation": "full",
     }
     assert FolderConfig().settings() == {
         "log.dirs": "data",

@@ -21,6 +21,7 @@ from tailrace.broker.diagnosing import diagnosis
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
 from tailrace.broker.fetching import FetchService
+from tailrace.broker.guard import ProduceGuard
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.producer_ids import ProducerIdService
@@ -413,7 +414,8 @@ class Broker:
             self._clock,
             clients,
             self.quotas,
-            None if tracer is None else partial(TracedProduceStream, tracer),
+            ProduceGuard(replicas.get, self._store, blocking=self._blocking, clock=self._clock),
+            streams=None if tracer is None else partial(TracedProduceStream, tracer),
         )
         self.fetching = fetch = FetchService(
             settings,

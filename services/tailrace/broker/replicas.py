@@ -52,7 +52,7 @@ from tailrace.errors import (
     UnknownTopicId,
     error_for,
 )
-from tailrace.log.admission import BatchResult
+from tailrace.log.admission import BatchResult, BodyVerdict
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.store import MetadataStore
@@ -174,9 +174,18 @@ class Replicas:
         return list(self._hosted.values())
 
     def append(
-        self, hosted: Hosted, data: bytes | memoryview, *, leader_epoch: int, acks_all: bool
+        self,
+        hosted: Hosted,
+        data: bytes | memoryview,
+        *,
+        leader_epoch: int,
+        acks_all: bool,
+        bodies: BodyVerdict | None = None,
     ) -> list[BatchResult]:
-        """Append as the leader; who waits for the replicas asks `waiting` after that."""
+        """Append as the leader; who waits for the replicas asks `waiting` after that.
+
+        `bodies`: what a look into them came to, where it was taken off the loop.
+        """
         error = hosted.machine.can_append(acks_all=acks_all)
         if error is not None:
             raise error
@@ -189,7 +198,10 @@ class Replicas:
         before = hosted.log.log_end
         try:
             results = hosted.log.append_as_leader(
-                data, leader_epoch=hosted.machine.leader_epoch, now_ms=self._clock.wall_ms()
+                data,
+                leader_epoch=hosted.machine.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                bodies=bodies,
             )
         except (StorageError, LogClosed, OSError) as failure:
             raise self.disk_error(hosted, failure) from failure

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from tailrace.broker.budget import Budget
 from tailrace.broker.clients import ClientStream, ClientStreams
+from tailrace.broker.guard import ProduceGuard
 from tailrace.broker.hosted import Hosted
 from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
@@ -34,9 +35,9 @@ from tailrace.errors import (
     TailraceError,
     Unreachable,
 )
-from tailrace.log.admission import BatchResult
+from tailrace.log.admission import BatchResult, BodyVerdict
 from tailrace.metrics.values import Traffic
-from tailrace.model import TopicPartition
+from tailrace.model import TopicPartition, is_internal
 from tailrace.replication.partition import Role
 from tailrace.runtime import Tasks
 from tailrace.transport.envelopes import PartitionBatches, ProduceRequest
@@ -67,6 +68,8 @@ class ProduceService:
         clock: Clock,
         clients: ClientStreams,
         quotas: Quotas,
+        guard: ProduceGuard,
+        *,
         streams: Callable[[ProduceService, ClientStream], ProduceStream] | None = None,
     ) -> None:
         """`streams`: what serves a stream, if not a ProduceStream."""
@@ -76,6 +79,7 @@ class ProduceService:
         self._streams = streams or ProduceStream
         self.clock = clock
         self.quotas = quotas
+        self.guard = guard
         self.budget = Budget(settings.produce_bytes_max)
         self.counts = replicas.counts
 
@@ -116,15 +120,29 @@ class ProduceService:
     def connection_bytes_max(self) -> int:
         return self._settings.connection_bytes_max
 
-    def append(self, part: PartitionBatches, *, acks: int, timeout_ms: int) -> Pending:
-        """Append the batches of one partition; what is to be answered may have to wait."""
+    def append(
+        self,
+        part: PartitionBatches,
+        *,
+        acks: int,
+        timeout_ms: int,
+        bodies: BodyVerdict | None = None,
+    ) -> Pending:
+        """Append the batches of one partition; what is to be answered may have to wait.
+
+        `bodies`: what the guard found, where it had to look.
+        """
         partition = from_partition(part.partition)
         answer = pb.PartitionProduced(partition=to_partition(partition), leader=-1, leader_epoch=-1)
         try:
             hosted = self._replicas.find(partition, part.topic_id)
             acks_all = acks in {pb.ACKS_ALL, pb.ACKS_UNSPECIFIED}
             results = self._replicas.append(
-                hosted, part.batches, leader_epoch=part.leader_epoch, acks_all=acks_all
+                hosted,
+                part.batches,
+                leader_epoch=part.leader_epoch,
+                acks_all=acks_all,
+                bodies=self._believed(hosted, bodies),
             )
         except TailraceError as error:
             self._refuse(answer, partition, error)
@@ -141,6 +159,16 @@ class ProduceService:
             self._refuse(answer, partition, error)
             return Pending(answer, None)
         return Pending(answer, waiter, hosted)
+
+    @staticmethod
+    def _believed(hosted: Hosted, bodies: BodyVerdict | None) -> BodyVerdict | None:
+        """Nothing goes to a topic of the cluster's own that the guard has not let pass.
+
+        It has not looked where another led the partition a moment ago: that is tried again.
+        """
+        if bodies is None and hosted.leads and is_internal(hosted.partition.topic):
+            raise NotLeader(f"{hosted.partition}: led here only since a moment ago")
+        return bodies
 
     def confirmed(self, pending: Pending) -> None:
         """The replicas have it, or it failed: complete the answer."""
@@ -232,7 +260,11 @@ class ProduceStream:
                 if quota.is_limited:
                     owed_ms = quota.produce_wait_ms(self._service.clock.monotonic_ms())
                     await asyncio.sleep(owed_ms / 1000)
-                self.take(request, quota)
+                guard = self._service.guard
+                if guard.takes_time(request):
+                    self.take(request, quota, await guard.prepare(request))
+                else:
+                    self.take(request, quota)
                 if self._hold_ms:
                     hold_ms, self._hold_ms = self._hold_ms, 0
                     await asyncio.sleep(hold_ms / 1000)
@@ -270,8 +302,16 @@ class ProduceStream:
         self._room.set()
         self._stream.cancel()
 
-    def take(self, message: ProduceRequest, quota: ClientQuota) -> Request:
-        """Append what a request brings; it is answered now, or when the replicas have it."""
+    def take(
+        self,
+        message: ProduceRequest,
+        quota: ClientQuota,
+        verdicts: Sequence[BodyVerdict | None] = (),
+    ) -> Request:
+        """Append what a request brings; it is answered now, or when the replicas have it.
+
+        `verdicts`: what the guard found, of each partition, where it had to look.
+        """
         size = sum(len(part.batches) for part in message.partitions)
         request = Request(
             message.correlation,
@@ -287,8 +327,13 @@ class ProduceStream:
             return request
         self._bytes += request.size
         timeout_ms = min(message.timeout_ms or PRODUCE_TIMEOUT_MS, PRODUCE_TIMEOUT_MAX_MS)
-        for part in message.partitions:
-            pending = self._service.append(part, acks=message.acks, timeout_ms=timeout_ms)
+        for index, part in enumerate(message.partitions):
+            pending = self._service.append(
+                part,
+                acks=message.acks,
+                timeout_ms=timeout_ms,
+                bodies=verdicts[index] if verdicts else None,
+            )
             request.pending.append(pending)
             if pending.waiter is not None:
                 request.open += 1

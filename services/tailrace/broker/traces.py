@@ -9,7 +9,7 @@ it and one when it said that it has it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ from tailrace.broker.fetching import FetchService, FetchStream
 from tailrace.broker.hosted import Hosted, ReplicaTrace
 from tailrace.broker.quotas import ClientQuota
 from tailrace.broker.service import Pending, ProduceService, ProduceStream, Request
+from tailrace.log.admission import BodyVerdict
 from tailrace.model import BrokerId
 from tailrace.tracing import Role, Span, Tracer
 from tailrace.transport.envelopes import FetchResponse, ProduceRequest
@@ -40,10 +41,15 @@ class TracedProduceStream(ProduceStream):
         super().__init__(service, client)
         self._tracer = tracer
 
-    def take(self, message: ProduceRequest, quota: ClientQuota) -> Request:
+    def take(
+        self,
+        message: ProduceRequest,
+        quota: ClientQuota,
+        verdicts: Sequence[BodyVerdict | None] = (),
+    ) -> Request:
         span = self._tracer.sample("broker produce", message.traceparent, role=Role.SERVER)
         if span is None:
-            return super().take(message, quota)
+            return super().take(message, quota, verdicts)
         parts = message.partitions
         names = [f"{each.partition.topic}-{each.partition.partition}" for each in parts]
         span.about(
@@ -52,7 +58,7 @@ class TracedProduceStream(ProduceStream):
             bytes=sum(len(each.batches) for each in parts),
         )
         append = span.child("append")
-        request = super().take(message, quota)
+        request = super().take(message, quota, verdicts)
         append.end()
         span.about(acks=request.acks, throttle_ms=request.throttle_ms)
         waits = [each for each in request.pending if each.waiter is not None]

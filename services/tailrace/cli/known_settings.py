@@ -509,6 +509,7 @@ _ABOUT: Final = {
     "message.timestamp.type": "whose time records bear",
     "message.timestamp.before.max.ms": "records whose time is further in the past are refused",
     "message.timestamp.after.max.ms": "records whose time is further in the future are refused",
+    "batch.validation": "how far the leader looks into batches: `structure` does not decompress",
 }
 
 BROKER_FLAGS: Final = (

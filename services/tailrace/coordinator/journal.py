@@ -1,47 +1,29 @@
 """The writing end of one shard: records gather while a batch is on its way, and go in the next one.
 
-The shard's epoch is the epoch of its producer: the id is fixed by the shard, so that the brokers
-refuse whoever owned the shard before as soon as the new owner has written. One batch at a time is
-on its way, and it is sent again as it is until it is known to be in the log; so order and sequence
+The shard's epoch is the epoch of its producer (`meta.shard_producers`). One batch at a time is on
+its way, and it is sent again as it is until it is known to be in the log; so order and sequence
 numbers need no more thought. Nothing is known here of brokers and time.
-
-After 32,768 owners a shard goes on under another id; the last owner under the old one is then
-not refused by the log. It would have to be asleep for that one change of owner to do harm.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from tailrace.coordinator.records import Encoded, ShardTaken, encode
 from tailrace.errors import InvariantViolation, TailraceError
+from tailrace.meta.shard_producers import producer_of
 from tailrace.model import OFFSETS_TOPIC, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import SEQUENCE_MODULUS
 
-# Far above all ids that a controller hands out.
-PRODUCER_ID_BASE: Final = 1 << 62
-PRODUCER_EPOCHS: Final = 1 << 15
-IDS_PER_TURN: Final = 1 << 20
 # A batch that has so much is full; one record more may still have gone in.
 BATCH_BYTES: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 7 << 20
 
 Then: TypeAlias = Callable[[TailraceError | None, int], None]
 """Told when records are on all replicas, with the offset of the last one; or why they are not."""
-
-
-class ProducerIdentity(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-
-
-def producer_of(shard: int, epoch: int) -> ProducerIdentity:
-    """In whose name the owner of this epoch writes."""
-    turn, producer_epoch = divmod(epoch, PRODUCER_EPOCHS)
-    return ProducerIdentity(PRODUCER_ID_BASE + turn * IDS_PER_TURN + shard, producer_epoch)
 
 
 class Journal:

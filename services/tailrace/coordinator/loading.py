@@ -12,7 +12,7 @@ from tailrace.client.fetcher import Fetcher, FetchSettings
 from tailrace.client.metadata import MetadataWatcher
 from tailrace.clock import Clock
 from tailrace.coordinator.records import Change, decode
-from tailrace.errors import CorruptCheckpoint, InvariantViolation, TailraceError
+from tailrace.errors import CorruptBatch, CorruptCheckpoint, InvariantViolation, TailraceError
 from tailrace.model import TopicPartition
 from tailrace.transport.rpc import Network
 
@@ -49,6 +49,9 @@ class Loader:
         self._loads: dict[TopicPartition, _Load] = {}
         self._news = asyncio.Event()
         self._failed: BaseException | None = None
+        # What stands in shards and cannot be read.
+        self.batches_skipped = 0
+        self.records_skipped = 0
         self._fetcher = Fetcher(
             metadata,
             FetchSettings(
@@ -121,14 +124,27 @@ class Loader:
         if load is None:
             return
         if not fetched.header.is_control:
-            for record in fetched.view.records():
-                if record.offset > load.up_to:
-                    break
-                self._apply(load, record.key, record.value, partition)
-                if load.records % TURN_RECORDS == 0:
-                    await asyncio.sleep(0)
+            try:
+                await self._read(load, partition, fetched)
+            except CorruptBatch as error:
+                # One bad batch must not take all groups of the shard down with it.
+                header = fetched.header
+                self.batches_skipped += 1
+                self._say(
+                    f"{partition}: offsets {header.base_offset} to {header.last_offset} cannot be "
+                    f"read: {error}; they are passed over, and what they said of groups and "
+                    "positions is not known"
+                )
         if fetched.header.next_offset > load.up_to and not load.done.done():
             load.done.set_result(load.records)
+
+    async def _read(self, load: _Load, partition: TopicPartition, fetched: Fetched) -> None:
+        for record in fetched.view.records():
+            if record.offset > load.up_to:
+                break
+            self._apply(load, record.key, record.value, partition)
+            if load.records % TURN_RECORDS == 0:
+                await asyncio.sleep(0)
 
     def _apply(
         self, load: _Load, key: bytes | None, value: bytes | None, partition: TopicPartition
@@ -138,6 +154,7 @@ class Loader:
             change = decode(key, value)
         except CorruptCheckpoint as error:
             # One bad record must not take all groups of the shard down with it.
+            self.records_skipped += 1
             self._say(f"{partition}: {error}; it is passed over")
             return
         if change is not None:

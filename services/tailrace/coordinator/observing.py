@@ -111,6 +111,8 @@ class ObservedCoordinator:
                 members=members,
                 positions=kept,
                 parked=sum(each.journal.parked for each in owned),
+                batches_skipped=runtime.loader.batches_skipped,
+                records_skipped=runtime.loader.records_skipped,
                 lags=lags,
                 lag_unknown=unknown,
                 lag_age_ms=None if asked_ms is None else self._clock.monotonic_ms() - asked_ms,

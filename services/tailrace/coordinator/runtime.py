@@ -104,7 +104,7 @@ class Runtime:
     ) -> None:
         self._traces = traces
         self._settings = settings
-        self._loader = loader
+        self.loader = loader
         self._clock = clock
         self._tasks = tasks
         self._topics = topics
@@ -195,7 +195,7 @@ class Runtime:
         owned.journal.prove(_tell(written), now_ms=self._clock.wall_ms())
         last_offset = await written
         shard = Shard(self._settings.limits)
-        records = await self._loader.load(
+        records = await self.loader.load(
             owned.journal.partition, up_to=last_offset, take=shard.apply
         )
         now_ms = self._clock.monotonic_ms()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.config import LogConfig, TimestampType
+import pyarrow as pa
+
+from tailrace.config import BatchValidation, LogConfig, TimestampType
 from tailrace.errors import (
     BatchFault,
     BatchTooLarge,
@@ -19,7 +21,7 @@ from tailrace.errors import (
 )
 from tailrace.log.producers import ProducerStates
 from tailrace.log.snapshots import check_producer
-from tailrace.model import NO_PRODUCER_ID
+from tailrace.model import NO_PRODUCER_ID, is_internal
 from tailrace.record.header import (
     PREFIX_BYTES,
     SEQUENCE_MODULUS,
@@ -29,6 +31,7 @@ from tailrace.record.header import (
     split,
     verify,
 )
+from tailrace.record.validation import check_batch, check_latest
 
 
 class BatchResult(NamedTuple):
@@ -41,6 +44,25 @@ class BatchResult(NamedTuple):
     error: TailraceError | None = None
 
 
+class BodyVerdict(NamedTuple):
+    """What a look into the bodies of some batches, taken elsewhere, came to."""
+
+    error: TailraceError | None = None
+
+
+def check_bodies(
+    data: bytes | bytearray | memoryview, topic: str, config: LogConfig, *, now_ms: int
+) -> None:
+    """Raise unless every reader will be able to read all of the batches.
+
+    May run on any thread. It is also part of `validated`, for those who have not done it.
+    """
+    source = pa.py_buffer(data)
+    for position, header in split(data):
+        verify(source, position, header)
+        _check_body(source, position, header, topic, config, now_ms=now_ms)
+
+
 def validated(
     data: bytes | bytearray | memoryview,
     topic: str,
@@ -48,13 +70,20 @@ def validated(
     *,
     now_ms: int,
     control_allowed: bool,
+    bodies: BodyVerdict | None = None,
 ) -> list[tuple[BatchHeader, memoryview]]:
-    """Check the bytes of every batch; return each header with all that follows its prefix."""
+    """Check the bytes of every batch; return each header with all that follows its prefix.
+
+    `bodies`: what `check_bodies` came to for the same data, where it was called already.
+    """
+    if bodies is not None and bodies.error is not None:
+        raise bodies.error
     view = memoryview(data)
+    source = pa.py_buffer(data)
     batches: list[tuple[BatchHeader, memoryview]] = []
     append_timestamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     for position, header in split(data):
-        verify(data, position, header)
+        verify(source, position, header)
         if header.length > config.max_message_bytes:
             raise BatchTooLarge(
                 f"a batch of {header.length} bytes exceeds max.message.bytes="
@@ -67,6 +96,8 @@ def validated(
         end = position + header.length
         if not append_timestamps:
             _check_time(header, topic, config, now_ms)
+        if bodies is None:
+            _check_body(source, position, header, topic, config, now_ms=now_ms)
         if append_timestamps:
             stamped = append_time(bytes(view[position:end]), now_ms)
             batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
@@ -77,8 +108,36 @@ def validated(
     return batches
 
 
+def _check_body(
+    source: pa.Buffer,
+    position: int,
+    header: BatchHeader,
+    topic: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+) -> None:
+    # What the cluster keeps for itself is looked at whatever anybody set.
+    level = BatchValidation.FULL if is_internal(topic) else config.batch_validation
+    if level is BatchValidation.NONE:
+        return
+    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    earliest_ms = 0 if is_stamped else now_ms - config.message_timestamp_before_max_ms
+    check_batch(
+        source,
+        position,
+        header,
+        level=level,
+        times=not is_stamped,
+        earliest_ms=earliest_ms,
+    )
+
+
 def _check_time(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
     """Refuse times that cannot be right: retention, and who reads by time, would go by them."""
+    if header.is_append_time:
+        raise InvalidTimestamp(f"{topic}: only the broker gives records the time of their append")
+    check_latest(header)
     late_ms = header.max_timestamp_ms - now_ms
     if late_ms > config.message_timestamp_after_max_ms:
         raise InvalidTimestamp(

@@ -32,7 +32,7 @@ from tailrace.errors import (
     StorageError,
     is_no_room,
 )
-from tailrace.log.admission import Admission, BatchResult, validated
+from tailrace.log.admission import Admission, BatchResult, BodyVerdict, validated
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
 from tailrace.log.files import Buffer
 from tailrace.log.flushing import Flushes, FlushWork, mark_failed_sync, note_failed_sync
@@ -123,13 +123,20 @@ class PartitionLog:
     # Appending.
 
     def append_as_leader(
-        self, data: Buffer, *, leader_epoch: LeaderEpoch, now_ms: int, control_allowed: bool = False
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+        control_allowed: bool = False,
+        bodies: BodyVerdict | None = None,
     ) -> list[BatchResult]:
         """Give the batches in `data` their offsets and store them.
 
         Bad bytes raise and store nothing. A batch that its producer state refuses gets the error
         in its result, and so do the batches after it; those before it are stored. Control batches
-        are the broker's own: `control_allowed` says that it is the one that appends.
+        are the broker's own: `control_allowed` says that it is the one that appends. `bodies`:
+        what a look into them came to that was taken off the loop.
         """
         self._check_open()
         batches = validated(
@@ -138,6 +145,7 @@ class PartitionLog:
             self.config,
             now_ms=now_ms,
             control_allowed=control_allowed,
+            bodies=bodies,
         )
         span = sum(header.last_offset_delta + 1 for header, _ in batches)
         self._roll_when_due(len(data), now_ms, last_offset=self.log_end + span - 1)

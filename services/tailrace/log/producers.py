@@ -183,6 +183,11 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def epoch_of(self, producer_id: int) -> int | None:
+        """The epoch in which a producer wrote last; None: nothing is known of it."""
+        producer = self._producers.get(producer_id)
+        return None if producer is None else producer.epoch
+
     def __contains__(self, producer_id: object) -> bool:
         return producer_id in self._producers
 

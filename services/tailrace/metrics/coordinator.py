@@ -33,6 +33,12 @@ MEMBERS = gauge("group_members", "Members of all groups.")
 GENERATIONS = counter("group_rebalances", "Rebalances that were completed: new generations.")
 POSITIONS = gauge("group_positions", "Committed positions that are kept.")
 PARKED = gauge("coordinator_waiting_answers", "Answers that wait for their records to be stored.")
+UNREADABLE = counter(
+    "coordinator_unreadable",
+    "What was passed over while shards were read, since it could not be: batches, records.",
+    "kind",
+    bound="2: batch, record",
+)
 LAG_RECORDS = gauge(
     "group_lag_records",
     "Offsets from the committed positions to the ends of the partitions.",
@@ -57,7 +63,7 @@ LAG_UNKNOWN = gauge(
 
 COORDINATOR: Final = (
     *(SHARDS, SHARDS_TAKEN, SHARDS_LOST, GROUPS, MEMBERS, GENERATIONS, POSITIONS, PARKED),
-    *(LAG_RECORDS, LAG_SECONDS, LAG_AGE, LAG_UNKNOWN),
+    *(UNREADABLE, LAG_RECORDS, LAG_SECONDS, LAG_AGE, LAG_UNKNOWN),
 )
 
 
@@ -73,6 +79,8 @@ class CoordinatorView:
     members: int = 0
     positions: int = 0
     parked: int = 0
+    batches_skipped: int = 0
+    records_skipped: int = 0
     lags: Sequence[Lag] = ()
     lag_unknown: int = 0
     # None: the ends were not asked for yet.
@@ -91,6 +99,8 @@ def put_coordinator(page: Page, view: CoordinatorView) -> None:
     page.put(GENERATIONS, view.counts.generations)
     page.put(POSITIONS, view.positions)
     page.put(PARKED, view.parked)
+    page.put(UNREADABLE, view.batches_skipped, "batch")
+    page.put(UNREADABLE, view.records_skipped, "record")
     for lag in shown(view.lags):
         page.put(LAG_RECORDS, lag.records, lag.group, lag.kind, lag.topic)
         page.put(LAG_SECONDS, lag.ms / 1_000, lag.group, lag.kind, lag.topic)

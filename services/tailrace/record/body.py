@@ -106,24 +106,10 @@ def plain_message(
     columns, byte for byte. Arrow would copy every value twice, into a column and into the message;
     here joining is the only copy.
     """
-    bitmap_bytes, offsets_bytes = (0 if keys else (count + 7) // 8), 4 * (count + 1)
     key_bytes = keys.size if keys else 0
-    # Bitmap, offsets and bytes of keys and of values, bitmap and times.
-    sizes = (bitmap_bytes, offsets_bytes, key_bytes, 0, offsets_bytes, values.size, 0, 8 * count)
-    places: list[int] = []
-    end = 0
-    for size in sizes:
-        places += (end, size)
-        end += size + -size % _BUFFER_ALIGNMENT
-    template = _plain_template()
-    metadata = bytearray(template.message)
-    _I64.pack_into(metadata, template.body_bytes_at, end)
-    _I64.pack_into(metadata, template.rows_at, count)
-    nulls = 0 if keys else count
-    _PLAIN_NODES.pack_into(metadata, template.nodes_at, count, nulls, count, 0, count, 0)
-    _PLAIN_BUFFERS.pack_into(metadata, template.buffers_at, *places)
-    offsets_pad = bytes(-offsets_bytes % _BUFFER_ALIGNMENT)
-    pieces: list[bytes | pa.Buffer] = [bytes(metadata)]
+    head, places = _plain_head(count, key_bytes, values.size, has_keys=keys is not None)
+    offsets_pad = bytes(-4 * (count + 1) % _BUFFER_ALIGNMENT)
+    pieces: list[bytes | pa.Buffer] = [bytes(head)]
     if keys:
         pad = bytes(-key_bytes % _BUFFER_ALIGNMENT)
         pieces += (keys.offsets, offsets_pad, *keys.parts, pad)
@@ -132,6 +118,68 @@ def plain_message(
         pieces.append(bytes(places[8]))
     pieces += (values.offsets, offsets_pad, *values.parts)
     return [*pieces, bytes(-values.size % _BUFFER_ALIGNMENT), times]
+
+
+def _plain_head(
+    count: int, key_bytes: int, value_bytes: int, *, has_keys: bool
+) -> tuple[bytearray, list[int]]:
+    """Frame and metadata of a plain message, and place and size of each of its eight buffers."""
+    bitmap_bytes, offsets_bytes = (0 if has_keys else (count + 7) // 8), 4 * (count + 1)
+    # Bitmap, offsets and bytes of keys and of values, bitmap and times.
+    sizes = (bitmap_bytes, offsets_bytes, key_bytes, 0, offsets_bytes, value_bytes, 0, 8 * count)
+    places: list[int] = []
+    end = 0
+    for size in sizes:
+        places += (end, size)
+        end += size + -size % _BUFFER_ALIGNMENT
+    template = _plain_template()
+    head = bytearray(template.message)
+    _I64.pack_into(head, template.body_bytes_at, end)
+    _I64.pack_into(head, template.rows_at, count)
+    nulls = 0 if has_keys else count
+    _PLAIN_NODES.pack_into(head, template.nodes_at, count, nulls, count, 0, count, 0)
+    _PLAIN_BUFFERS.pack_into(head, template.buffers_at, *places)
+    return head, places
+
+
+class PlainPlaces(NamedTuple):
+    """Where in a plain message its columns are, in bytes from its beginning."""
+
+    # Bitmap and offsets of keys of which there are none, all zero; or None.
+    no_keys: tuple[int, int] | None
+    key_offsets: int
+    key_bytes: int
+    value_offsets: int
+    value_bytes: int
+    times: int
+
+
+def plain_places(message: memoryview, count: int) -> PlainPlaces | None:
+    """Where the columns of a message are whose head is, byte for byte, what we would write.
+
+    None for all others. What is in the columns is not looked at, but they lie inside.
+    """
+    template = _plain_template()
+    head_bytes, first = len(template.message), template.buffers_at
+    if len(message) < head_bytes:
+        return None
+    found = message[:head_bytes].tobytes()
+    places: tuple[int, ...] = _PLAIN_BUFFERS.unpack_from(found, first)
+    key_bytes, value_bytes, has_keys = places[5], places[11], not places[1]
+    if not (0 <= key_bytes <= len(message) and 0 <= value_bytes <= len(message)):
+        return None
+    head, wanted = _plain_head(count, key_bytes, value_bytes, has_keys=has_keys)
+    end = head_bytes + wanted[14] + wanted[15]
+    if found != head or end != len(message) or (key_bytes and not has_keys):
+        return None
+    return PlainPlaces(
+        None if has_keys else (head_bytes, head_bytes + wanted[8]),
+        head_bytes + wanted[2],
+        key_bytes,
+        head_bytes + wanted[8],
+        value_bytes,
+        head_bytes + wanted[14],
+    )
 
 
 class _PlainTemplate(NamedTuple):

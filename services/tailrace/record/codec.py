@@ -68,6 +68,41 @@ def decompress(codec: Compression, stored: pa.Buffer, body_bytes: int) -> pa.Buf
     return body
 
 
+def frame_problem(codec: Compression, stored: bytes, body_bytes: int) -> str | None:
+    """What is wrong with the beginning of a compressed body, as far as it tells; or None."""
+    if codec is Compression.LZ4:
+        return None if stored.startswith(_LZ4_MAGIC) else "not an lz4 frame"
+    if codec is not Compression.ZSTD:
+        return None
+    if not stored.startswith(_ZSTD_MAGIC) or len(stored) <= len(_ZSTD_MAGIC):
+        return "not a zstd frame"
+    said = _zstd_content_bytes(stored)
+    if said is not None and said != body_bytes:
+        return f"a zstd frame of {said} bytes instead of {body_bytes}"
+    return None
+
+
+FRAME_HEAD_BYTES: Final = 18
+"""The longest beginning that `frame_problem` looks at."""
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SIZES: Final = (0, 2, 4, 8)
+_ZSTD_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+_ZSTD_SIZE_BIAS: Final = 256
+
+
+def _zstd_content_bytes(stored: bytes) -> int | None:
+    """What the header of a zstd frame says of its content (RFC 8878, 3.1.1.1); None: nothing."""
+    descriptor = stored[len(_ZSTD_MAGIC)]
+    is_single = bool(descriptor & 0x20)
+    size = _ZSTD_SIZES[descriptor >> 6] or int(is_single)
+    at = len(_ZSTD_MAGIC) + 1 + (not is_single) + _ZSTD_DICTIONARY_BYTES[descriptor & 3]
+    if not size or len(stored) < at + size:
+        return None
+    said = int.from_bytes(stored[at : at + size], "little")
+    return said + _ZSTD_SIZE_BIAS if size == _ZSTD_SIZES[1] else said
+
+
 _LZ4: Final = pa.Codec("lz4")
 _ZSTD: Final = pa.Codec("zstd")
 

@@ -57,6 +57,13 @@ class BatchView:
         self._columns: pa.RecordBatch | None = None
         self.header = read_header(self._source, position)
 
+    @classmethod
+    def of(cls, source: pa.Buffer, position: int, header: BatchHeader) -> BatchView:
+        """Of a batch whose header was read already."""
+        view = cls.__new__(cls)
+        view._source, view._position, view._columns, view.header = source, position, None, header
+        return view
+
     def verify(self) -> None:
         """Check that the whole batch is there and that its CRC matches."""
         batch_header.verify(self._source, self._position, self.header)

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.coordinator import journal as module
-from tailrace.coordinator.journal import PRODUCER_EPOCHS, Journal, producer_of
+from tailrace.coordinator.journal import Journal
 from tailrace.coordinator.records import Encoded
 from tailrace.errors import InvariantViolation, NotCoordinator, TailraceError
+from tailrace.meta.shard_producers import PRODUCER_EPOCHS, producer_of
 from tailrace.record.header import read_header
 from tailrace.record.view import BatchView
 
