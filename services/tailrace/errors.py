@@ -53,6 +53,38 @@ class CorruptBatch(TailraceError):
         super().__init__(f"corrupt batch: {fault.value}" + (f": {detail}" if detail else ""))
 
 
+class UnreadableBatch(CorruptBatch):
+    """A stored batch that a reader cannot decode; the position stays before it until told.
+
+    `last_offset` equals `first_offset` where the bytes do not say how far the batch reaches.
+    """
+
+    code = "UNREADABLE_BATCH"
+    topic: str = ""
+    partition: int = -1
+    first_offset: int = -1
+    last_offset: int = -1
+    reason: str = ""
+    fault: BatchFault = BatchFault.BAD_BODY
+
+    def __init__(
+        self, topic: str, partition: int, first_offset: int, last_offset: int, reason: str
+    ) -> None:
+        self.topic, self.partition = topic, partition
+        self.first_offset, self.last_offset = first_offset, last_offset
+        self.reason = reason
+        Exception.__init__(
+            self,
+            f"{topic}-{partition}: the batch of offsets {first_offset} to {last_offset} cannot be "
+            f"read: {reason}. Seek to {last_offset + 1} to go on behind it, or read with "
+            'on_corrupt="skip"; `tailrace log verify` and `tailrace log dump` show what is stored',
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.topic, self.partition, self.first_offset, self.last_offset, self.reason)
+        return type(self), given, {"fault": self.fault}
+
+
 class BatchTooLarge(TailraceError):
     """The batch is whole, but larger than `message.max.bytes` of its topic."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import BatchFault, CorruptBatch
 from tailrace_spark.layout import HEADERS, Layout
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _ARROW_TYPES: Final[dict[str, Any]] = {
     HEADERS: pa.list_(pa.field("element", _HEADER)),
 }
 _US_IN_MS: Final = 1_000
+# Spark counts microseconds in 64 bits.
+_TIME_MS_MAX: Final = (2**63 - 1) // _US_IN_MS
 # Columns that are the same for batch after batch.
 COLUMNS_KEPT_MAX: Final = 16
 
@@ -162,8 +165,23 @@ def _is_without_gaps(rows: Sequence[_Rows]) -> bool:
 
 
 def _timestamp(source: _Source) -> Any:
-    in_us = pc.multiply(source.stored("timestamp"), pa.scalar(_US_IN_MS, pa.int64()))
+    stored = source.stored("timestamp")
+    try:
+        in_us = pc.multiply_checked(stored, pa.scalar(_US_IN_MS, pa.int64()))
+    except pa.ArrowInvalid:
+        raise CorruptBatch(BatchFault.BAD_BODY, _time_problem(stored, _offset(source))) from None
     return in_us.view(_ARROW_TYPES["timestamp"])
+
+
+def _time_problem(stored: Any, offsets: Any) -> str:
+    """Say which record has a time that Spark cannot hold: unchecked it would wrap, to 1970 say."""
+    limit = pa.scalar(_TIME_MS_MAX, pa.int64())
+    late = pc.or_(pc.greater(stored, limit), pc.less(stored, pc.negate(limit)))
+    first = pc.index(late, pa.scalar(True)).as_py()
+    return (
+        f"the timestamp {stored[first]} ms of offset {offsets[first]} is beyond the "
+        f"{_TIME_MS_MAX} ms that Spark can hold"
+    )
 
 
 def _headers(source: _Source) -> Any:

@@ -16,6 +16,8 @@ from enum import Enum, auto
 from typing import Any, Final, NoReturn
 
 BOOTSTRAP: Final = "bootstrap.servers"
+RAISE: Final = "raise"
+SKIP: Final = "skip"
 KAFKA_PREFIX: Final = "kafka."
 EARLIEST_NUMBER: Final = -2
 LATEST_NUMBER: Final = -1
@@ -126,6 +128,8 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_partitions: int = 0
     fail_on_data_loss: bool = True
+    # At a stored batch that cannot be decoded: "raise" or "skip".
+    on_corrupt: str = RAISE
     include_headers: bool = False
     reader_name: str = ""
     poll_timeout_ms: int = POLL_TIMEOUT_MS
@@ -161,6 +165,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     ending = _places(values, "ending", LATEST)
     if ending.everywhere == EARLIEST:
         raise InvalidOption("endingOffsets: nothing ends at 'earliest'; give 'latest' or JSON")
+    fail_on_data_loss = _flag(values, "failOnDataLoss", True)
+    on_corrupt = values.get("onCorrupt", RAISE if fail_on_data_loss else SKIP).lower()
+    if on_corrupt not in {RAISE, SKIP}:
+        _refuse("onCorrupt", on_corrupt, "'raise' or 'skip'")
     return ReadOptions(
         bootstrap=_bootstrap(values),
         selection=_selection(values),
@@ -169,7 +177,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         latest_when_too_late=strategy == "latest",
         max_offsets_per_trigger=_number(values, "maxOffsetsPerTrigger", None, least=1),
         min_partitions=_number(values, "minPartitions", 0, least=1) or 0,
-        fail_on_data_loss=_flag(values, "failOnDataLoss", True),
+        fail_on_data_loss=fail_on_data_loss,
+        on_corrupt=on_corrupt,
         include_headers=_flag(values, "includeHeaders", False),
         reader_name=_name(values, "readerName"),
         poll_timeout_ms=_number(values, "pollTimeoutMs", POLL_TIMEOUT_MS, least=1) or 0,
@@ -211,6 +220,7 @@ _READ_NAMES: Final = (
     "maxOffsetsPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "onCorrupt",
     "includeHeaders",
     "readerName",
     "pollTimeoutMs",

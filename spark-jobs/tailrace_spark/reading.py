@@ -2,7 +2,9 @@
 
 Batches are read ahead in the loop of the clients while Spark takes those before; credit bounds how
 far. Small stored batches are joined, since Spark pays for each that it gets. What can no longer be
-read is a `Loss`: DataLost, or with failOnDataLoss=false a line in the log with the count.
+read is a `Loss`: DataLost, or with failOnDataLoss=false a line in the log with the count. A stored
+batch that cannot be decoded is UnreadableBatch, after the rows before it; with onCorrupt=skip (what
+failOnDataLoss=false says too) it is passed over, with a line in the log for each.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pyarrow as pa
 
 from tailrace.client.fetch_plan import Fetched
 from tailrace.client.reader import PartitionReader
+from tailrace.client.unreadable import UNDECODABLE, log_skipped, unreadable_body
 from tailrace.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
@@ -25,14 +28,16 @@ from tailrace.errors import (
     Truncated,
     UnknownTopic,
     UnknownTopicId,
+    UnreadableBatch,
 )
+from tailrace.model import TopicPartition
 from tailrace.process import keep_freed_memory
 from tailrace_spark.cluster import Cluster, cluster_for
 from tailrace_spark.columns import Part, rows_of
 from tailrace_spark.layout import Layout
 from tailrace_spark.losses import tell
 from tailrace_spark.offsets import UNKNOWN_COUNT, Loss, ReadRange
-from tailrace_spark.options import BOOTSTRAP, ReadOptions
+from tailrace_spark.options import BOOTSTRAP, SKIP, ReadOptions
 
 JOINED_BYTES: Final = 4 << 20
 """Stored batches are joined up to about so much."""
@@ -47,9 +52,7 @@ def read_range(wanted: ReadRange, options: ReadOptions, layout: Layout) -> Itera
     reading = _Reading(cluster, wanted, options)
     try:
         while (chunk := reading.next_chunk()) is not None:
-            rows = rows_of(chunk, layout)
-            if rows is not None:
-                yield rows
+            yield from reading.rows(chunk, layout)
     finally:
         reading.close()
 
@@ -81,10 +84,41 @@ class _Reading:
             except (OffsetOutOfRange, Truncated, UnknownTopic, UnknownTopicId) as error:
                 if not self._go_on_after(error):
                     return None
+            except UnreadableBatch as error:
+                # It came damaged again and again.
+                self._skip(error)
+                self._seek(error.last_offset + 1)
             except RequestTimedOut:
                 raise
             except TailraceError as error:
                 raise type(error)(f"{self._wanted}: {error}") from error
+
+    def rows(self, chunk: list[Part], layout: Layout) -> Iterator[pa.RecordBatch]:
+        """The rows of a chunk, joined; those before a batch that cannot be decoded come first."""
+        try:
+            joined = rows_of(chunk, layout)
+        except UNDECODABLE:
+            yield from self._one_by_one(chunk, layout)
+            return
+        if joined is not None:
+            yield joined
+
+    def _one_by_one(self, chunk: list[Part], layout: Layout) -> Iterator[pa.RecordBatch]:
+        partition = TopicPartition(self._wanted.topic, self._wanted.partition)
+        for part in chunk:
+            try:
+                rows = rows_of([part], layout)
+            except UNDECODABLE as cause:
+                self._skip(unreadable_body(partition, part.view.header, cause))
+                continue
+            if rows is not None:
+                yield rows
+
+    def _skip(self, error: UnreadableBatch) -> None:
+        """Log a batch that is passed over; raises it when the options do not say so."""
+        if self._options.on_corrupt != SKIP:
+            raise error
+        log_skipped(error)
 
     def close(self) -> None:
         self._cluster.run(self._reader.close())
@@ -96,7 +130,7 @@ class _Reading:
         if first >= end:
             return None
         timeout_ms = self._options.poll_timeout_ms
-        fetched = await reader.next(timeout_ms=timeout_ms)
+        fetched = await reader.next_stored(timeout_ms=timeout_ms)
         if fetched is None:
             raise RequestTimedOut(
                 f"{self._wanted}: no record came for pollTimeoutMs={timeout_ms} at offset "
@@ -161,5 +195,11 @@ class _Reading:
 
 
 async def _ready(reader: PartitionReader) -> Fetched | None:
-    """The next batch if it has arrived."""
-    return await reader.next(timeout_ms=0)
+    """The next batch if it has arrived.
+
+    What went wrong waits: the reader says so again, when what was taken before it is handed out.
+    """
+    try:
+        return await reader.next_stored(timeout_ms=0)
+    except TailraceError:
+        return None

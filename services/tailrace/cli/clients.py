@@ -332,6 +332,12 @@ def consume(
     with_keys: Annotated[
         bool, typer.Option("--keys", help="Print the keys too, with a tab after each.")
     ] = False,
+    on_corrupt: Annotated[
+        str,
+        typer.Option(
+            "--on-corrupt", metavar="raise|skip", help="At a stored batch that cannot be read."
+        ),
+    ] = "raise",
     wait_topic: _WaitTopic = 1.0,
     asking: Asking,
 ) -> None:
@@ -355,6 +361,7 @@ def consume(
             max_records=max_records,
             follow=follow,
             with_keys=with_keys,
+            on_corrupt=on_corrupt,
             wait_topic_s=wait_topic,
             as_json=asking.as_json,
             pretty=sys.stdout.isatty() and not with_keys,

@@ -29,6 +29,7 @@ from tailrace.client.admin import EARLIEST, LATEST, OffsetSpec
 from tailrace.client.consumer import ConsumerCore
 from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.records import ConsumerRecord
+from tailrace.client.unreadable import RAISE
 from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest, Unreachable, no_partition
 from tailrace.model import TopicPartition
@@ -54,6 +55,8 @@ class Wanted:
     since: str | None = None
     max_records: int | None = None
     follow: bool = False
+    # At a stored batch that cannot be decoded: raise or skip.
+    on_corrupt: str = RAISE
     with_keys: bool = False
     as_json: bool = False
     wait_topic_s: float = WAIT_TOPIC_S
@@ -115,6 +118,7 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
         default_api_timeout_ms=max(to.timeout_ms, int(wanted.wait_topic_s * 1000)),
         unknown_topic_wait_ms=int(wanted.wait_topic_s * 1000),
         client_id="tailrace consume",
+        on_corrupt=wanted.on_corrupt,
     )
     consumer = to.consumer(settings)
     try:
@@ -128,11 +132,20 @@ async def _consume(wanted: Wanted, start: _Start, to: Connection) -> None:
             else:
                 await consumer.assign(partitions)
                 await beginning.of(consumer).on_assigned(partitions)
-            await _print_all(wanted, consumer, ends, to.timeout_ms)
+            try:
+                await _print_all(wanted, consumer, ends, to.timeout_ms)
+            finally:
+                _tell_skipped(consumer)
             if wanted.group is not None:
                 await settle(consumer)
     finally:
         await consumer.close()
+
+
+def _tell_skipped(consumer: ConsumerCore) -> None:
+    """A line at the end, since one that went by above may have been missed."""
+    if count := consumer.counts["skipped_batches"]:
+        warn(f"{count} batches could not be read and were skipped; each was named above")
 
 
 def _trouble(consumer: ConsumerCore) -> str:

@@ -269,6 +269,11 @@ class Consumer:
         """The committed positions of these partitions, of those assigned when none is named."""
         return await self._core.committed(partitions, timeout_ms=milliseconds(timeout))
 
+    @property
+    def skipped_batches(self) -> int:
+        """How many stored batches could not be decoded and were passed over (on_corrupt="skip")."""
+        return self._core.counts["skipped_batches"]
+
     def metrics(self) -> dict[str, Any]:
         """What was polled, handed out and committed so far."""
         return self._core.metrics()

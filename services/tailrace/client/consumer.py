@@ -35,12 +35,14 @@ from tailrace.client.serializers import Deserializer
 from tailrace.client.starting import StartingPositions
 from tailrace.client.taker import Taker
 from tailrace.client.traces import TracedFetcher
+from tailrace.client.unreadable import SKIP, log_skipped
 from tailrace.clock import Clock
 from tailrace.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     RequestTimedOut,
     TailraceError,
+    UnreadableBatch,
     WokenUp,
 )
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
@@ -103,6 +105,7 @@ class ConsumerCore:
             rest=REST,
             on_taken=self._interceptors.consumed,
             on_problem=self._deal_with,
+            on_skipped=self._skipped if settings.on_corrupt == SKIP else None,
         )
         self._admin = AdminCore(
             bootstrap, **ports, request_timeout_ms=settings.default_api_timeout_ms
@@ -386,6 +389,11 @@ class ConsumerCore:
                         await self._news.wait()
         except TimeoutError:
             return None
+        except TailraceError:
+            # A program that polls again at once must not keep other partitions from going on.
+            self.give_credit()
+            await asyncio.sleep(0)
+            raise
         finally:
             self._is_polling = False
 
@@ -415,10 +423,15 @@ class ConsumerCore:
         """Nothing comes: a partition that cannot go on may be why."""
         for reading in self._plan.readings.values():
             if reading.problem is not None and not reading.is_paused:
-                raise reading.problem
+                raise reading.problem.with_traceback(None)
 
     def _deal_with(self, reading: Reading, problem: TailraceError) -> bool:
         """Whether a problem can be dealt with as the settings say."""
+        if isinstance(problem, UnreadableBatch) and self._settings.on_corrupt == SKIP:
+            self._skipped(problem)
+            self._plan.seek(reading, problem.last_offset + 1)
+            self._fetcher.poke()
+            return True
         policy = self._settings.auto_offset_reset
         if not isinstance(problem, OffsetOutOfRange) or policy == NONE:
             return False
@@ -427,6 +440,11 @@ class ConsumerCore:
         self._plan.seek(reading, policy)
         self._fetcher.poke()
         return True
+
+    def _skipped(self, error: UnreadableBatch) -> None:
+        """Count and log a batch that was passed over."""
+        self.counts["skipped_batches"] += 1
+        log_skipped(error)
 
     def wakeup(self) -> None:
         """Have the poll under way, or the next one, raise WokenUp."""

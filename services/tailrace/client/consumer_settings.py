@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict
 from tailrace.client.assignors import Assignor, assignors_for
 from tailrace.client.fetch_plan import EARLIEST, LATEST
 from tailrace.client.settings import UNKNOWN_TOPIC_WAIT_MS
+from tailrace.client.unreadable import RAISE, check_on_corrupt
 from tailrace.config import TraceSettings
 from tailrace.errors import InvalidConfig
 
@@ -25,6 +26,7 @@ class ConsumerOptions(TypedDict, total=False):
     group_instance_id: str | None
     client_id: str
     auto_offset_reset: str
+    on_corrupt: str
     enable_auto_commit: bool | None
     auto_commit_interval_ms: int
     session_timeout_ms: int
@@ -49,6 +51,8 @@ class ConsumerSettings:
     group_instance_id: str | None = None
     client_id: str = ""
     auto_offset_reset: str = LATEST
+    # At a stored batch that cannot be decoded: raise UnreadableBatch, or pass over it.
+    on_corrupt: str = RAISE
     # None: on in a group, off without one.
     enable_auto_commit: bool | None = None
     auto_commit_interval_ms: int = 5_000
@@ -82,6 +86,7 @@ class ConsumerSettings:
             raise InvalidConfig(
                 f"auto_offset_reset={self.auto_offset_reset!r} must be one of {', '.join(_RESETS)}"
             )
+        check_on_corrupt("on_corrupt", self.on_corrupt)
         if not self.group_id and (self.enable_auto_commit or self.group_instance_id):
             raise InvalidConfig(
                 "enable_auto_commit and group_instance_id need a group: give group_id"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from tailrace.client.unreadable import may_differ_elsewhere, unreadable_bytes
 from tailrace.errors import (
     BatchFault,
     CorruptBatch,
@@ -27,6 +28,7 @@ from tailrace.errors import (
     Truncated,
     UnknownTopic,
     UnknownTopicId,
+    UnreadableBatch,
 )
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
 from tailrace.record.header import BatchHeader, split, verify
@@ -53,10 +55,12 @@ class Fetched(NamedTuple):
 
     header: BatchHeader
     data: bytes | memoryview
+    # The view whose body was decoded already, if it was.
+    decoded: BatchView | None = None
 
     @property
     def view(self) -> BatchView:
-        return BatchView(self.data)
+        return BatchView(self.data) if self.decoded is None else self.decoded
 
 
 class View(Protocol):
@@ -344,8 +348,15 @@ class FetchPlan:
     def _is_back(self, reading: Reading, view: View) -> bool:
         """Whether a topic or partition that was missing is there, so that its problem is over.
 
-        What was read of it before decides whether that is the one that was meant.
+        What was read of it before decides whether that is the one that was meant. Bytes that came
+        damaged from one leader are asked of the next one.
         """
+        if may_differ_elsewhere(reading.problem):
+            leader, epoch = view.leader_of(reading.partition)
+            if leader >= 0 and epoch > reading.leader_epoch:
+                reading.problem = None
+                reading.corrupt_attempts = 0
+            return reading.problem is None
         if not isinstance(reading.problem, UnknownTopic):
             return False
         found = view.topic(reading.partition.topic)
@@ -523,7 +534,8 @@ class FetchPlan:
                 kept += fetched.header.length
                 self.arrivals.append(Arrival(reading, fetched, account))
         except CorruptBatch as error:
-            self.refused(reading, error, now_ms=now_ms)
+            found = unreadable_bytes(reading.partition, reading.arrived, data, error)
+            self.refused(reading, found, now_ms=now_ms)
         else:
             reading.corrupt_attempts = 0
         account.dropped += account.received - before - kept
@@ -542,6 +554,8 @@ class FetchPlan:
         if isinstance(error, OffsetOutOfRange | Truncated | UnknownTopicId) or (
             is_corrupt and reading.corrupt_attempts >= CORRUPT_ATTEMPTS_MAX
         ):
+            if is_corrupt and not isinstance(error, UnreadableBatch):
+                error = unreadable_bytes(reading.partition, reading.arrived, b"", error)
             self.stop(reading, error)
             return
         self._detach(reading)
@@ -555,6 +569,15 @@ class FetchPlan:
         reading.problem = error
         reading.trouble = str(error)
         self.arrivals.append(Arrival(reading, None, None, error))
+
+    def set_apart(self, reading: Reading, error: TailraceError) -> None:
+        """A batch that was taken cannot be used: nothing behind it comes until the program seeks.
+
+        The position stays where it is; the program is told after what has arrived of others.
+        """
+        self._drop(reading)
+        reading.arrived, reading.arrived_epoch = reading.position, reading.position_epoch
+        self.stop(reading, error)
 
     def _pause_ms(self, failures: int) -> int:
         if not failures:
@@ -609,9 +632,9 @@ def _batches(reading: Reading, data: bytes | memoryview) -> Iterator[Fetched]:
     """The batches that continue what has arrived; CorruptBatch when something is wrong."""
     whole = memoryview(data)
     for position, header in split(data):
-        verify(data, position, header)
         if header.next_offset <= reading.arrived:
             continue
+        verify(data, position, header)
         if header.base_offset > reading.arrived:
             raise CorruptBatch(
                 BatchFault.BAD_HEADER,

@@ -25,6 +25,9 @@ class RebalanceListener(Protocol):
         """They are gone already; others may have gone on with them."""
 
 
+_COUNTED: Final = ("polls", "records", "bytes", "resets", "skipped_batches", "commits")
+
+
 class Interceptor(Protocol):
     """Sees what a consumer hands out and commits: for metrics and traces. It changes nothing."""
 
@@ -40,7 +43,7 @@ class Interceptors:
 
     def __init__(self, interceptors: Sequence[Interceptor]) -> None:
         self._all = tuple(interceptors)
-        self.counts = dict.fromkeys(("polls", "records", "bytes", "resets", "commits"), 0)
+        self.counts = dict.fromkeys(_COUNTED, 0)
 
     def consumed(self, partition: TopicPartition, records: int, size: int) -> None:
         self.counts["records"] += records

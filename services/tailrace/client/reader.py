@@ -6,14 +6,15 @@ it continues the one before) before anybody sees it. How that is done is in `fet
 
 What cannot be gone on from by itself is raised, and the reader stays where it is until `seek`:
 OffsetOutOfRange, Truncated (records that were read are gone), UnknownTopicId (the topic was deleted
-and made anew), UnknownTopic (deleted), CorruptBatch. All else (leader moves, broken connections, no
-leader at the moment) is waited out.
+and made anew), UnknownTopic (deleted), UnreadableBatch (after all batches before it; with
+`on_corrupt="skip"` it is counted, logged and passed over). All else (leader moves, broken
+connections, no leader at the moment) is waited out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -21,9 +22,18 @@ from tailrace.client.fetch_plan import EARLIEST, LATEST, Fetched
 from tailrace.client.fetcher import Fetcher, FetchSettings
 from tailrace.client.lifetime import Lifetime
 from tailrace.client.metadata import MetadataWatcher
+from tailrace.client.unreadable import (
+    RAISE,
+    SKIP,
+    UNDECODABLE,
+    check_on_corrupt,
+    log_skipped,
+    unreadable_body,
+)
 from tailrace.clock import Clock
-from tailrace.errors import InvalidConfig, InvalidRequest, TailraceError
+from tailrace.errors import InvalidConfig, InvalidRequest, TailraceError, UnreadableBatch
 from tailrace.model import NO_LEADER_EPOCH, TopicPartition
+from tailrace.record.header import BatchHeader
 from tailrace.record.view import BatchView, Record
 from tailrace.runtime import Tasks
 from tailrace.transport.rpc import Network
@@ -61,12 +71,17 @@ class PartitionReader:
         last_epoch: int = NO_LEADER_EPOCH,
         topic_timeout_ms: int = TOPIC_TIMEOUT_MS,
         client_id: str = "",
+        on_corrupt: str = RAISE,
     ) -> None:
         if isinstance(offset, str) and offset not in {EARLIEST, LATEST}:
             raise InvalidRequest(f"offset {offset!r} is no number, 'earliest' or 'latest'")
         if credit_bytes < CREDIT_BYTES_MIN:
             raise InvalidConfig(f"credit_bytes={credit_bytes} must be at least {CREDIT_BYTES_MIN}")
+        check_on_corrupt("on_corrupt", on_corrupt)
         self.partition = TopicPartition(topic, partition)
+        self._skips = on_corrupt == SKIP
+        self.skipped_batches = 0
+        """How many batches could not be decoded and were passed over."""
         self._metadata = MetadataWatcher(network, bootstrap, rng, on_change=self._changed)
         self._lifetime = Lifetime("reader")
         self._tasks = Tasks(self._task_failed)
@@ -155,17 +170,32 @@ class PartitionReader:
         self._fetcher.poke()
 
     async def next(self, *, timeout_ms: int | None = None) -> Fetched | None:
-        """The next batch; None when none came in time. The first may begin below the offset."""
+        """The next batch; None when none came in time. The first may begin below the offset.
+
+        Its body is decoded already; UnreadableBatch when that is impossible.
+        """
+        return await self._next(self._take_decoded, timeout_ms)
+
+    async def next_stored(self, *, timeout_ms: int | None = None) -> Fetched | None:
+        """As `next`, with a body that nobody has looked at: who decodes it answers for it."""
+        return await self._next(self._take, timeout_ms)
+
+    async def _next(
+        self, take: Callable[[], Fetched | None], timeout_ms: int | None
+    ) -> Fetched | None:
         self._lifetime.check()
         if not self._started:
             await self.start()
-        if not self._plan.arrivals:
-            try:
-                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                    await self._wait_for_batch()
-            except TimeoutError:
-                return None
-        return self._take()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                while True:
+                    if not self._plan.arrivals:
+                        await self._wait_for_batch()
+                    fetched = take()
+                    if fetched is not None:
+                        return fetched
+        except TimeoutError:
+            return None
 
     async def batches(self) -> AsyncIterator[BatchView]:
         """All batches from here on, for ever."""
@@ -192,7 +222,10 @@ class PartitionReader:
         while not self._plan.arrivals:
             self._lifetime.check()
             if self._reading.problem is not None:
-                raise self._reading.problem
+                if self._is_passed(self._reading.problem):
+                    continue
+                # A traceback would grow with each time that it is raised.
+                raise self._reading.problem.with_traceback(None)
             self._news.clear()
             await self._news.wait()
 
@@ -202,13 +235,56 @@ class PartitionReader:
             return None
         if arrival.fetched is None:
             assert arrival.problem is not None
-            raise arrival.problem
-        header = arrival.fetched.header
+            if self._is_passed(arrival.problem):
+                return None
+            raise arrival.problem.with_traceback(None)
+        self._stand_behind(arrival.fetched.header)
+        return arrival.fetched
+
+    def _take_decoded(self) -> Fetched | None:
+        """The next batch with its columns; the position moves when they are there."""
+        arrival = self._plan.take()
+        if arrival is None or arrival.fetched is None:
+            if arrival is not None:
+                self._plan.arrivals.appendleft(arrival)
+            return self._take()
+        fetched = arrival.fetched
+        view = fetched.view
+        try:
+            if fetched.header.record_count and not fetched.header.is_control:
+                view.record_batch()
+        except UNDECODABLE as cause:
+            error = unreadable_body(self.partition, fetched.header, cause)
+            if not self._skips:
+                self._plan.set_apart(self._reading, error)
+                return None
+            self._count_skipped(error)
+            self._stand_behind(fetched.header)
+            return None
+        except BaseException:
+            # Out of memory, Ctrl-C: the batch is the next one again.
+            self._plan.put_back(arrival)
+            raise
+        self._stand_behind(fetched.header)
+        return fetched._replace(decoded=view)
+
+    def _stand_behind(self, header: BatchHeader) -> None:
         self._reading.position = header.next_offset
         self._reading.position_epoch = header.leader_epoch
         for broker in self._fetcher.credit_due():
             self._fetcher.give_credit(broker)
-        return arrival.fetched
+
+    def _is_passed(self, problem: TailraceError) -> bool:
+        """Whether the settings say to go on behind what came damaged again and again."""
+        if not self._skips or not isinstance(problem, UnreadableBatch):
+            return False
+        self._count_skipped(problem)
+        self.seek(problem.last_offset + 1)
+        return True
+
+    def _count_skipped(self, error: UnreadableBatch) -> None:
+        self.skipped_batches += 1
+        log_skipped(error)
 
     def _changed(self) -> None:
         self._fetcher.metadata_changed()

@@ -61,7 +61,7 @@ def rows_of(
     Deserializers never see None.
     """
     header = fetched.header
-    if header.is_control:
+    if header.is_control or not header.record_count:
         return [], None
     view = fetched.view
     columns = view.record_batch()

@@ -203,10 +203,31 @@ class Consumer:
             with self._in_use:
                 found = self._take_here(lambda: taker.table(headers=headers, alone=True))
             if found is None:
-                found = self._wait(self._core.next_batch(timeout_ms=timeout_ms, headers=headers))
+                found = self._next_batch(timeout_ms, headers=headers)
             if found is None:
                 return
             yield found
+
+    def _next_batch(self, timeout_ms: int | None, *, headers: bool) -> pa.RecordBatch | None:
+        taken: list[pa.RecordBatch] = []
+
+        async def take() -> None:
+            found = await self._core.next_batch(timeout_ms=timeout_ms, headers=headers)
+            if found is not None:
+                taken.append(found)
+
+        async def give_back() -> None:
+            if taken:
+                self._core.taker.unread_table()
+
+        try:
+            self._wait(take())
+        except BaseException:
+            # Ctrl-C: what was taken already, or just now, is not lost: it comes first next time.
+            with suppress(TailraceError):
+                self._background.wait(give_back(), THREAD_TIMEOUT_S)
+            raise
+        return taken[0] if taken else None
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
@@ -297,6 +318,11 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed positions of these partitions, of those assigned when none is named."""
         return self._wait(self._consumer.committed(*partitions, timeout=timeout))
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many stored batches could not be decoded and were passed over (on_corrupt="skip")."""
+        return self._consumer.skipped_batches
 
     def metrics(self) -> dict[str, Any]:
         """What was polled, handed out and committed so far."""

@@ -3,6 +3,10 @@
 A batch may be handed out in several polls: a position is always the offset of the first record that
 the program has not got. What an iteration took and did not hand out (`unread`) counts as not got.
 
+A problem is raised when its turn comes, and again each time that all has been handed out that had
+arrived by then: neither do other partitions wait for it, nor is it hidden by what they bring. A
+position moves beyond a batch that cannot be decoded only with `on_skipped`, or by a seek.
+
 One thread takes at a time; it may be another one than that in which data arrives, as long as
 nothing is paused and `rows` is asked not to handle problems itself.
 """
@@ -18,11 +22,13 @@ import pyarrow as pa
 from tailrace.client.fetch_plan import Arrival, FetchPlan, Reading
 from tailrace.client.records import ConsumerRecord, rows_of, table_of
 from tailrace.client.serializers import Deserializer
-from tailrace.errors import DeserializationFailed, TailraceError
+from tailrace.client.unreadable import UNDECODABLE, unreadable_body
+from tailrace.errors import DeserializationFailed, TailraceError, UnreadableBatch
 from tailrace.model import TopicPartition
 
 OnTaken = Callable[[TopicPartition, int, int], None]
 OnProblem = Callable[[Reading, TailraceError], bool]
+OnSkipped = Callable[[UnreadableBatch], None]
 
 
 class Resting(Protocol):
@@ -46,6 +52,7 @@ class Taker:
         rest: Resting,
         on_taken: OnTaken,
         on_problem: OnProblem,
+        on_skipped: OnSkipped | None = None,
     ) -> None:
         self._plan = plan
         self._rest = rest
@@ -55,9 +62,13 @@ class Taker:
         self._on_taken = on_taken
         # Whether a problem was dealt with, so that it need not be raised.
         self._on_problem = on_problem
+        # Told of each batch that is passed over; None: such a batch is a problem.
+        self._on_skipped = on_skipped
         # The batch that is handed out at the moment.
         self._current: Arrival | None = None
         self._unread: deque[ConsumerRecord] = deque()
+        # What `table` gave last, and the position before it.
+        self._given: tuple[Arrival, int, int] | None = None
 
     @property
     def is_simple(self) -> bool:
@@ -91,11 +102,15 @@ class Taker:
             if arrival is None:
                 return
             rows = self._opened(arrival)
+            if arrival.fetched is not None and isinstance(arrival.problem, UnreadableBatch):
+                if self._is_passed(arrival, arrival.problem, alone=alone):
+                    continue
+                return
             at, end = arrival.index, min(arrival.index + limit - len(out), len(rows))
             out += rows[at:end] if end - at < len(rows) else rows
             arrival.index = end
             if end == at and arrival.problem is not None:
-                if self._is_held_up(arrival, alone=alone or bool(out)):
+                if self._is_held_up(arrival, alone=alone):
                     return
             else:
                 self._stand(arrival, rows)
@@ -108,17 +123,38 @@ class Taker:
                 self._is_held_up(arrival, alone=False)
                 continue
             reading = arrival.reading
-            found = table_of(arrival.fetched, reading.partition, reading.position, headers=headers)
+            found = self._columns(arrival, headers=headers)
+            if isinstance(arrival.problem, UnreadableBatch):
+                if self._is_passed(arrival, arrival.problem, alone=alone):
+                    continue
+                return None
+            if found is not None:
+                self._given = (arrival, reading.position, reading.position_epoch)
             reading.position = arrival.fetched.header.next_offset
             reading.position_epoch = arrival.fetched.header.leader_epoch
             if found is not None:
-                self._on_taken(reading.partition, found.num_rows, arrival.fetched.header.length)
+                try:
+                    self._on_taken(reading.partition, found.num_rows, arrival.size)
+                except BaseException:
+                    # Ctrl-C: nobody got it.
+                    self.unread_table()
+                    raise
                 return found
         return None
 
     def unread(self, records: list[ConsumerRecord]) -> None:
         """Give records back that were taken and not handed out: they come first next time."""
         self._unread.extendleft(reversed(records))
+
+    def unread_table(self) -> None:
+        """Give the last batch of `table` back, which nobody got: it comes first next time."""
+        if self._given is None:
+            return
+        (arrival, position, epoch), self._given = self._given, None
+        reading = arrival.reading
+        if arrival.version == reading.version:
+            reading.position, reading.position_epoch = position, epoch
+            self._plan.put_back(arrival)
 
     def next_unread(self) -> ConsumerRecord | None:
         """The next of those that were given back."""
@@ -172,11 +208,46 @@ class Taker:
             reading = arrival.reading
             # Ctrl-C in the middle of it: the batch is the next one again.
             self._current = arrival
-            arrival.rows, arrival.problem = rows_of(
-                arrival.fetched, reading.partition, reading.position, self._key, self._value
-            )
+            try:
+                arrival.rows, arrival.problem = rows_of(
+                    arrival.fetched, reading.partition, reading.position, self._key, self._value
+                )
+            except UNDECODABLE as error:
+                header = arrival.fetched.header
+                arrival.problem = unreadable_body(reading.partition, header, error)
             self._current = None
         return arrival.rows or []
+
+    def _columns(self, arrival: Arrival, *, headers: bool) -> pa.RecordBatch | None:
+        """The rows of a batch that the program has not got, as columns."""
+        reading, fetched = arrival.reading, arrival.fetched
+        assert fetched is not None
+        self._current = arrival
+        found = None
+        try:
+            found = table_of(fetched, reading.partition, reading.position, headers=headers)
+        except UNDECODABLE as error:
+            arrival.problem = unreadable_body(reading.partition, fetched.header, error)
+        self._current = None
+        return found
+
+    def _is_passed(self, arrival: Arrival, error: UnreadableBatch, *, alone: bool) -> bool:
+        """Whether the line goes on after an unreadable batch: it is skipped, or set apart.
+
+        Another thread may not set it apart: there the batch waits for who may.
+        """
+        reading, fetched = arrival.reading, arrival.fetched
+        assert fetched is not None
+        if self._on_skipped is not None:
+            reading.position = fetched.header.next_offset
+            reading.position_epoch = fetched.header.leader_epoch
+            self._on_skipped(error)
+        elif alone:
+            self._current = arrival
+            return False
+        else:
+            self._plan.set_apart(reading, error)
+        return True
 
     def _is_held_up(self, arrival: Arrival, *, alone: bool) -> bool:
         """There is a problem here, and nothing before it: deal with it, raise it, or wait."""
@@ -184,12 +255,16 @@ class Taker:
             self._current = arrival
             return True
         assert arrival.problem is not None
-        if arrival.fetched is None and self._on_problem(arrival.reading, arrival.problem):
-            return False
         if arrival.fetched is not None:
-            # A record that cannot be read stays in the way until the program seeks.
-            self._current = arrival
-        raise arrival.problem
+            # A record that cannot be read: its partition waits for a seek, the others do not.
+            self._plan.set_apart(arrival.reading, arrival.problem)
+            return False
+        if self._on_problem(arrival.reading, arrival.problem):
+            return False
+        # It has another turn, behind what has arrived.
+        self._plan.arrivals.append(arrival)
+        # A traceback would grow with each time that it is raised.
+        raise arrival.problem.with_traceback(None)
 
     def _stand(self, arrival: Arrival, rows: list[ConsumerRecord]) -> None:
         """Note how far the program has got: to a record, to a problem, or behind the batch."""

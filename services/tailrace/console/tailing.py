@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from tailrace.client.consumer_settings import ConsumerSettings
 from tailrace.client.records import ConsumerRecord
 from tailrace.console.showing import matches
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, UnreadableBatch
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 
@@ -46,6 +46,8 @@ class TailConsumer(Protocol):
     async def poll(self, *, timeout_ms: int | None) -> Sequence[ConsumerRecord]: ...
 
     def stuck(self) -> list[TopicPartition]: ...
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None: ...
 
@@ -103,6 +105,11 @@ class Tail:
                         self.take(record)
                     # What has arrived is given at once: others have their turn in between.
                     await asyncio.sleep(0)
+                except UnreadableBatch as error:
+                    # All else is shown, what stands before it and behind it.
+                    self._tell(str(error))
+                    bad = TopicPartition(error.topic, error.partition)
+                    await consumer.seek(bad, error.last_offset + 1)
                 except TailraceError as error:
                     # A tail goes on with what comes; the other partitions go on as they were.
                     self._tell(str(error))

@@ -90,6 +90,12 @@ C_RESETS = counter(
     "client_id",
     bound=_CLIENTS,
 )
+C_SKIPPED = counter(
+    "consumer_skipped_batches",
+    "Stored batches that could not be decoded and were passed over, as on_corrupt says.",
+    "client_id",
+    bound=_CLIENTS,
+)
 C_PARTITIONS = gauge(
     "consumer_partitions", "Partitions that are assigned.", "client_id", bound=_CLIENTS
 )
@@ -105,7 +111,7 @@ CLIENT: Final = (
     *(P_RECORDS, P_BYTES, P_BATCHES, P_RETRIES, P_FAILED, P_REQUESTS, P_THROTTLES),
     *(P_BUFFER, P_BUFFER_MAX, P_IN_FLIGHT),
     *(C_POLLS, C_RECORDS, C_BYTES, C_COMMITS, C_COMMIT_FAILURES, C_REBALANCES, C_RESETS),
-    *(C_PARTITIONS, C_LAG),
+    *(C_SKIPPED, C_PARTITIONS, C_LAG),
 )
 
 _PRODUCER: Final = {
@@ -126,6 +132,7 @@ _CONSUMER: Final = {
     C_COMMIT_FAILURES: "commit_failures",
     C_REBALANCES: "rebalances",
     C_RESETS: "resets",
+    C_SKIPPED: "skipped_batches",
 }
 
 

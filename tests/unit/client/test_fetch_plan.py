@@ -8,12 +8,12 @@ import pytest
 
 from tailrace.client.fetch_plan import LATEST, NEVER_MS, FetchPlan
 from tailrace.errors import (
-    CorruptBatch,
     NotLeader,
     OffsetOutOfRange,
     TailraceError,
     UnknownTopic,
     UnknownTopicId,
+    UnreadableBatch,
 )
 from tailrace.model import TopicPartition
 from tailrace.record.build import BatchBuilder
@@ -334,8 +334,16 @@ def test_damaged_batches_are_asked_for_again_and_then_told() -> None:
         plan.closed(1, spoke=True, trouble="", now_ms=attempt * 10_000)
     assert plan.accounts[1].received == 5 * len(bad)
     assert plan.take() is not None
-    assert isinstance(problem_of(plan), CorruptBatch)
+    problem = problem_of(plan)
+    assert isinstance(problem, UnreadableBatch)
+    assert (problem.partition, problem.first_offset, problem.last_offset) == (0, 1, 1)
     assert plan.accounts[1].held == 0
+    plan.route(picture, now_ms=100_000)
+    assert reading.problem is problem, "the same leader would send the same"
+    picture.leaders[A] = (2, 1)
+    plan.route(picture, now_ms=100_001)
+    assert plan.take() is None, "nobody is told of what is over"
+    assert (reading.broker, reading.arrived, plan.brokers()) == (2, 1, [2])
 
 
 class Reckless:

@@ -47,5 +47,6 @@ def test_all_are_told_and_failures_are_logged(caplog: pytest.LogCaptureFixture) 
         "records": 3,
         "bytes": 100,
         "resets": 0,
+        "skipped_batches": 0,
         "commits": 1,
     }

@@ -200,6 +200,53 @@ def test_records_that_come_in_the_moment_of_ctrl_c_come_again(cluster: ModelClus
         assert [each.offset for each in found if each.partition == number] == list(range(5))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_batch_that_comes_in_the_moment_of_ctrl_c_comes_again(
+    cluster: ModelCluster, is_there: bool
+) -> None:
+    main = threading.main_thread().ident or 0
+
+    class Interrupting:
+        seen = 0
+
+        def on_consume(self, partition: TopicPartition, records: int, size: int) -> None:
+            self.seen += 1
+            if self.seen == 2:
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.3)
+
+        def on_commit(self, offsets: Any) -> None: ...
+
+    if is_there:
+        send(cluster, 10)
+    with Consumer(
+        "t",
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        interceptors=[Interrupting()],
+    ) as consumer:
+        sending = threading.Timer(0.3, send, (cluster, 0 if is_there else 10))
+        sending.start()
+        found: list[Any] = []
+        interrupted = 0
+        while len(found) < 10:
+            try:
+                for each in consumer.batches(timeout=5):
+                    found += zip(
+                        each.column("partition").to_pylist(),
+                        each.column("offset").to_pylist(),
+                        strict=True,
+                    )
+            except KeyboardInterrupt:
+                interrupted += 1
+            else:
+                break
+        sending.join()
+    assert interrupted == 1
+    for number in range(2):
+        assert [offset for each, offset in found if each == number] == list(range(5))
+
+
 def test_wakeup_and_close_from_other_threads(cluster: ModelCluster) -> None:
     consumer = consumer_of(cluster, "t")
     timer = threading.Timer(0.2, consumer.wakeup)

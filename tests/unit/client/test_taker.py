@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 
 from tailrace.client.fetch_plan import FetchPlan, Reading
 from tailrace.client.resting import REST
 from tailrace.client.taker import Taker
-from tailrace.errors import OffsetOutOfRange, TailraceError, Truncated
+from tailrace.errors import OffsetOutOfRange, TailraceError, Truncated, UnreadableBatch
 from tailrace.model import TopicPartition
 from tailrace.record.build import BatchBuilder
+from unit.client.bad_batches import junk_body
 
 A, B = (TopicPartition("t", number) for number in range(2))
 
@@ -24,6 +26,7 @@ class Line:
         self.taken: list[tuple[TopicPartition, int, int]] = []
         self.dealt: list[TailraceError] = []
         self.deals = False
+        self.skipped: list[UnreadableBatch] = []
         self.taker = Taker(
             self.plan,
             key=None,
@@ -31,6 +34,7 @@ class Line:
             rest=REST,
             on_taken=lambda *what: self.taken.append(what),
             on_problem=self._deal,
+            on_skipped=self.skipped.append if options.get("skip") else None,
         )
         self.a, self.b = self.plan.add(A), self.plan.add(B)
         for reading in (self.a, self.b):
@@ -44,12 +48,12 @@ class Line:
             self.plan.seek(reading, 50)
         return self.deals
 
-    def arrive(self, reading: Reading, count: int) -> None:
+    def arrive(self, reading: Reading, count: int, *, junk: bool = False) -> None:
         builder = BatchBuilder()
         for number in range(reading.arrived, reading.arrived + count):
             builder.append(b"%d" % number, timestamp_ms=1)
         data = builder.build(base_offset=reading.arrived, leader_epoch=4)
-        self.plan.receive(1, reading, data, now_ms=0)
+        self.plan.receive(1, reading, junk_body(data) if junk else data, now_ms=0)
 
     def rows(self, limit: int, *, alone: bool = False) -> list[tuple[int, int]] | None:
         found = self.taker.rows(limit, alone=alone)
@@ -162,9 +166,9 @@ def test_batches() -> None:
     assert table is not None
     assert table.num_rows == 3
     assert line.taker.positions()[A] == (3, 4)
-    with pytest.raises(Truncated):
-        line.taker.table(headers=False)
-    assert line.taker.table(headers=False) is None
+    for _ in range(2):
+        with pytest.raises(Truncated):
+            line.taker.table(headers=False)
 
 
 def test_mixing_rows_and_batches_loses_nothing() -> None:
@@ -184,11 +188,68 @@ def test_a_record_that_cannot_be_read_stays_in_the_way() -> None:
 
     line = Line(value=picky)
     line.arrive(line.a, 4)
-    assert line.rows(9) == [(0, 0), (0, 1)]
+    line.arrive(line.b, 2)
+    line.arrive(line.a, 2)
+    assert line.rows(9) == [(0, 0), (0, 1), (1, 0), (1, 1)], "others go on"
     for _ in range(2):
         with pytest.raises(TailraceError, match="seek to 3"):
             line.rows(9)
         assert line.taker.positions()[A] == (2, 4)
+    assert line.plan.accounts[1].held == 0
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_A5_a_batch_of_junk_is_set_apart_and_never_passed_over(columns: bool) -> None:  # noqa: N802
+    def take(*, alone: bool = False) -> list[Any] | None:
+        if not columns:
+            return line.rows(9, alone=alone)
+        table = line.taker.table(headers=False, alone=alone)
+        return None if table is None else table.column("offset").to_pylist()
+
+    line = Line()
+    line.arrive(line.a, 1, junk=True)
+    line.arrive(line.b, 1)
+    line.arrive(line.a, 1)
+    assert take(alone=True) is None, "another thread may not set it apart"
+    assert line.a.position == 0
+    assert take() == ([0] if columns else [(1, 0)]), "others go on"
+    for _ in range(3):
+        assert take(alone=True) is None
+        # What comes while it has its turn comes after it.
+        line.arrive(line.b, 1)
+        with pytest.raises(UnreadableBatch) as caught:
+            take()
+        assert (caught.value.first_offset, line.a.position) == (0, 0)
+        assert take() is not None, "others go on, and it has another turn"
+    assert line.plan.accounts[1].held == 0
+
+
+def test_F45_readers_that_skip_do_so_in_any_thread() -> None:  # noqa: N802
+    line = Line(skip=True)
+    line.arrive(line.a, 2, junk=True)
+    line.arrive(line.a, 1)
+    assert line.rows(9, alone=True) == [(0, 2)]
+    assert [(each.first_offset, each.last_offset) for each in line.skipped] == [(0, 1)]
+    assert line.a.position == 3
+
+
+def test_a_batch_of_columns_that_nobody_got_comes_again() -> None:
+    line = Line()
+    line.arrive(line.a, 3)
+    line.arrive(line.a, 2)
+    line.rows(1)
+    assert line.taker.table(headers=False) is not None
+    line.taker.unread_table()
+    line.taker.unread_table()
+    assert line.taker.positions()[A] == (1, 4)
+    table = line.taker.table(headers=False)
+    assert table is not None
+    assert table.column("offset").to_pylist() == [1, 2]
+    assert line.taker.table(headers=False) is not None
+    assert line.plan.accounts[1].held == 0
+    line.plan.seek(line.a, 9)
+    line.taker.unread_table()
+    assert (line.taker.table(headers=False), line.a.position) == (None, 9)
 
 
 @pytest.mark.parametrize("at", [b"1", b"4"])

@@ -17,7 +17,7 @@ from tailrace.console.tailing import (
     Tail,
     record_shown,
 )
-from tailrace.errors import TailraceError, Truncated
+from tailrace.errors import TailraceError, Truncated, UnreadableBatch
 from tailrace.model import TopicPartition
 
 
@@ -34,6 +34,7 @@ class Consumer:
         self._polls = list(polls)
         self.assigned: list[TopicPartition] = []
         self.sought: list[TopicPartition] = []
+        self.went: list[tuple[TopicPartition, int]] = []
         self.closed = False
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -51,6 +52,9 @@ class Consumer:
 
     def stuck(self) -> list[TopicPartition]:
         return [TopicPartition("t", 1)]
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.went.append((partition, offset))
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None:
         self.sought += list(partitions)
@@ -133,6 +137,19 @@ async def test_a_tail_goes_on_at_the_end_after_what_it_cannot_go_on_from(
     assert [each["value"] for each in told["records"]] == ["a", "b"]
     assert told["problem"] == "records are gone"
     assert consumer.sought == [TopicPartition("t", 1)]
+    await pushes.aclose()  # type: ignore[attr-defined]
+
+
+async def test_F45_readers_in_the_console_go_on_behind_what_cannot_be_read() -> None:  # noqa: N802
+    bad = UnreadableBatch("t", 3, 10, 14, "junk")
+    consumer = Consumer([record(1, b"a")], bad, [record(2, b"b")])
+    pushes = Tail(lambda: consumer, "t", 4, "").pushes()
+    await anext(pushes)
+    async with asyncio.timeout(10):
+        told = await anext(pushes)
+    assert [each["value"] for each in told["records"]] == ["a", "b"]
+    assert "t-3: the batch of offsets 10 to 14 cannot be read" in told["problem"]
+    assert (consumer.went, consumer.sought) == ([(TopicPartition("t", 3), 15)], [])
     await pushes.aclose()  # type: ignore[attr-defined]
 
 

@@ -46,9 +46,8 @@ def test_producers_of_one_name_are_added_up() -> None:
 
 
 def test_consumers_of_one_name_are_added_up() -> None:
-    numbers = dict.fromkeys(
-        ("polls", "records", "bytes", "resets", "commits", "commit_failures", "rebalances"), 1
-    )
+    counted = ("polls", "records", "bytes", "resets", "skipped_batches", "commits")
+    numbers = dict.fromkeys((*counted, "commit_failures", "rebalances"), 1)
     views = [
         ConsumerView("a", numbers, 2, {"t": 5}),
         ConsumerView("a", numbers, 1, {"t": 1, "u": 0}),

@@ -99,6 +99,7 @@ def test_assigned_partitions() -> None:
         ({"startingOffsetsByTimestampStrategy": "x"}, "Strategy: 'x' is not 'error' or"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0' is not a whole number from 1"),
         ({"minPartitions": "many"}, "minPartitions: 'many'"),
+        ({"onCorrupt": "ignore"}, "onCorrupt: 'ignore' is not 'raise' or 'skip'"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is not true or false"),
         ({"fetchCreditBytes": "1"}, "fetchCreditBytes: '1'"),
         ({"readerName": "a\nb"}, "readerName"),

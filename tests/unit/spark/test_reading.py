@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tailrace.errors import RequestTimedOut
+from tailrace.errors import RequestTimedOut, UnreadableBatch
 from tailrace.record.build import BatchBuilder
+from tailrace_spark.cluster import cluster_for
 from tailrace_spark.layout import Layout
 from tailrace_spark.losses import DataLost
 from tailrace_spark.offsets import ReadRange
 from tailrace_spark.options import ReadOptions, read_options
+from tailrace_spark.reading import _Reading as reading_of
 from tailrace_spark.reading import read_range
+from unit.client.bad_batches import batch, junk_body, late_times
 from unit.spark.conftest import Model
 
 LAYOUT = Layout(("offset", "value"))
@@ -186,3 +190,94 @@ def test_who_stops_early_leaves_nothing_behind(model: Model) -> None:
     next(reading)
     reading.close()
     assert _read(_range(model, 0, 50), _options(model)) == list(range(50))
+
+
+def _gather(found: list[Any], batches: Iterator[pa.RecordBatch]) -> None:
+    for each in batches:
+        found += each.column("offset").to_pylist()
+
+
+def _store(model: Model, made: bytes) -> None:
+    def append() -> None:
+        log = model.log("t")
+        log.store(made)
+        log.commit(log.end)
+
+    model.do(append)
+
+
+def test_F45_readers_in_spark_fail_at_a_batch_that_cannot_be_read_after_those_before(  # noqa: N802
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.create("t")
+    model.fill("t", 0, 5, 5)
+    _store(model, junk_body(batch([b"10", b"11"], base_offset=10)))
+    model.fill("t", 0, 5)
+    found: list[Any] = []
+    with pytest.raises(UnreadableBatch, match=r"t-0: the batch of offsets 10 to 11 cannot be read"):
+        _gather(found, read_range(_range(model, 0, 17), _options(model), LAYOUT))
+    assert found == list(range(10))
+    for said in ({"failOnDataLoss": "false"}, {"onCorrupt": "skip"}):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert _read(_range(model, 0, 17), _options(model, **said)) == [
+                *range(10),
+                *range(12, 17),
+            ]
+        assert "partition=0 first_offset=10 last_offset=11 reason=corrupt" in caplog.text
+    with pytest.raises(UnreadableBatch):
+        _read(_range(model, 0, 17), _options(model, failOnDataLoss="false", onCorrupt="raise"))
+
+
+def test_F45_readers_in_spark_of_bytes_that_come_damaged_each_time(model: Model) -> None:  # noqa: N802
+    model.create("t")
+    model.fill("t", 0, 5)
+    damaged = bytearray(batch([b"5", b"6"], base_offset=5))
+    damaged[-1] ^= 1
+    _store(model, bytes(damaged))
+    model.fill("t", 0, 3)
+    with pytest.raises(UnreadableBatch, match="offsets 5 to 6"):
+        _read(_range(model, 0, 10), _options(model))
+    found = _read(_range(model, 0, 10), _options(model, onCorrupt="skip"))
+    assert found == [*range(5), *range(7, 10)]
+
+
+def test_F45_readers_in_spark_hand_out_what_was_taken_before_a_problem(model: Model) -> None:  # noqa: N802
+    model.create("t")
+    model.fill("t", 0, 5)
+    damaged = bytearray(batch([b"5", b"6"], base_offset=5))
+    damaged[-1] ^= 1
+    _store(model, bytes(damaged))
+    model.fill("t", 0, 3)
+    options = _options(model, onCorrupt="skip")
+    cluster = cluster_for(options.bootstrap, timeout_ms=options.metadata_timeout_ms)
+    reading = reading_of(cluster, _range(model, 0, 10), options)
+    # Both have arrived before the first is taken: the batch, and that the next one is damaged.
+    cluster.run(reading._reader.start())
+    until = time.monotonic() + 30
+    while not reading._reader.trouble.startswith("t-0: the batch of offsets 5 to 6"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(1)
+    found: list[Any] = []
+    while (chunk := reading.next_chunk()) is not None:
+        _gather(found, reading.rows(chunk, LAYOUT))
+    reading.close()
+    assert found == [*range(5), *range(7, 10)]
+
+
+def test_A9_stored_times_that_spark_cannot_hold_are_named_and_not_shown_as_1970(  # noqa: N802
+    model: Model,
+) -> None:
+    model.create("t")
+    model.fill("t", 0, 3)
+    _store(model, late_times(batch([b"3", b"4"], base_offset=3), 2**62))
+    model.fill("t", 0, 2)
+    layout = Layout(("offset", "timestamp"))
+    said = r"3 to 4 cannot be read.*timestamp 4611686018427387904 ms of offset 4 is beyond"
+    with pytest.raises(UnreadableBatch, match=said):
+        list(read_range(_range(model, 0, 7), _options(model), layout))
+    options = _options(model, onCorrupt="skip")
+    batches = list(read_range(_range(model, 0, 7), options, layout))
+    assert [n for each in batches for n in each.column("offset").to_pylist()] == [0, 1, 2, 5, 6]
+    assert _read(_range(model, 0, 7), _options(model)) == list(range(7)), "nobody asked for times"
