@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from tailrace.broker.clients import ClientStream, ClientStreams
 from tailrace.broker.hosted import Hosted
@@ -32,7 +32,7 @@ from tailrace.errors import (
     UnknownEpoch,
     Unreachable,
 )
-from tailrace.model import LeaderEpoch, TopicPartition
+from tailrace.model import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
 from tailrace.replication.partition import Role
 from tailrace.runtime import Blocking, Tasks
 from tailrace.transport.envelopes import FetchResponse, PartitionFetched
@@ -160,7 +160,7 @@ class FetchStream:
         self._stop_reading(partition)
         try:
             hosted = self._replicas.find(partition, wanted.topic_id)
-            _check_epoch(hosted, wanted.leader_epoch)
+            _check_epoch(hosted, _known(wanted, "leader_epoch"))
             _check_agreement(hosted, wanted)
         except TailraceError as error:
             self._refuse(partition, error, wanted.tag)
@@ -333,6 +333,13 @@ class FetchStream:
         return found
 
 
+def _known(wanted: pb.FetchPartition, field: Literal["leader_epoch", "last_epoch"]) -> int:
+    """An epoch that the client knows; unset is none, and not 0."""
+    if not wanted.HasField(field):
+        return int(NO_LEADER_EPOCH)
+    return wanted.leader_epoch if field == "leader_epoch" else wanted.last_epoch
+
+
 def _check_epoch(hosted: Hosted, wanted: int) -> None:
     machine = hosted.machine
     if machine.role is not Role.LEADER:
@@ -346,21 +353,22 @@ def _check_epoch(hosted: Hosted, wanted: int) -> None:
 def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition) -> None:
     """Refuse to go on where the client's past is not this log's past."""
     log, epoch = hosted.log, hosted.machine.leader_epoch
-    if wanted.last_epoch > epoch:
+    last_epoch = _known(wanted, "last_epoch")
+    if last_epoch > epoch:
         # A newer leadership than ours has been seen: we are the one who does not know yet.
-        raise UnknownEpoch(f"{hosted.partition}: read in {wanted.last_epoch}, here is {epoch}")
-    is_above = wanted.offset > log.log_end and wanted.last_epoch < 0
+        raise UnknownEpoch(f"{hosted.partition}: read in {last_epoch}, here is {epoch}")
+    is_above = wanted.offset > log.log_end and last_epoch < 0
     if wanted.offset < log.log_start or is_above:
         raise OffsetOutOfRange(wanted.offset, log_start=log.log_start, log_end=log.log_end)
-    if wanted.last_epoch < 0:
+    if last_epoch < 0:
         return
-    end = log.epoch_end(LeaderEpoch(wanted.last_epoch))
-    if end.epoch == wanted.last_epoch and end.end_offset >= wanted.offset:
+    end = log.epoch_end(LeaderEpoch(last_epoch))
+    if end.epoch == last_epoch and end.end_offset >= wanted.offset:
         return
     agreed = min(max(end.end_offset, log.log_start), wanted.offset)
     error = Truncated(
         f"{hosted.partition}: records from {agreed} on that were read in epoch "
-        f"{wanted.last_epoch} are gone"
+        f"{last_epoch} are gone"
     )
     error.agreed_offset = agreed
     raise error

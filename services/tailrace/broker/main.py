@@ -26,6 +26,7 @@ from tailrace.process import open_files, until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
+from tailrace.transport.budget import BudgetLimits
 from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.limits import ServerLimits
 from tailrace.transport.links import SocketLinks
@@ -66,6 +67,7 @@ async def run_broker(
         tracer=tracer,
     )
     observed = ObservedBroker(broker, settings, store, network, clock)
+    network.why_not_ready = observed.why_not_ready
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(broker, stop, say)
     await store.close()
@@ -114,6 +116,9 @@ def server_limits(settings: BrokerSettings) -> ServerLimits:
         streams_per_connection_max=settings.max_streams_per_connection,
         request_bytes_max=settings.socket_request_max_bytes,
         idle_ms=settings.connections_max_idle_ms,
+        budget=BudgetLimits(
+            bytes_max=settings.queued_max_request_bytes, calls_max=settings.max_streams
+        ),
     )
 
 

@@ -55,6 +55,9 @@ class BrokerSettings:
     max_connections: int = 1_000
     max_connections_per_ip: int = 1_000
     max_streams_per_connection: int = 2_000
+    # Over all connections: calls and streams at a time, and bytes received and not delivered.
+    max_streams: int = 20_000
+    queued_max_request_bytes: int = 512 * _MIB
     # A stream on which nothing is said is closed; one whose client takes nothing is cut off.
     connections_max_idle_ms: int = 600_000
     client_stall_timeout_ms: int = 30_000

@@ -192,6 +192,18 @@ _BROKER: Final = (
         "calls and streams at a time on one connection; more wait at the client",
     ),
     Own(
+        "max.streams",
+        "max_streams",
+        Whole(),
+        "the same over all connections; beyond it, who has most is refused",
+    ),
+    Own(
+        "queued.max.request.bytes",
+        "queued_max_request_bytes",
+        Whole(_REQUEST_BYTES_MAX),
+        "bytes that were received and not delivered, over all connections; the same holds",
+    ),
+    Own(
         "connections.max.idle.ms",
         "connections_max_idle_ms",
         Whole(1_000),

@@ -19,7 +19,8 @@ from tailrace.metrics.endpoint import observing
 from tailrace.process import until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
-from tailrace.transport.grpc_network import GrpcNetwork
+from tailrace.transport.http2.network import Http2Network
+from tailrace.transport.limits import SERVICE_LIMITS
 from tailrace.transport.measured import MeasuredNetwork
 
 
@@ -32,8 +33,8 @@ async def run_controller(
     """Be a controller until `stop` is set; ServiceFailed when it cannot go on."""
     clock = SystemClock()
     store = open_store(etcd)
-    grpc = GrpcNetwork()
-    network = MeasuredNetwork(grpc, clock, grpc.connections)
+    wire = Http2Network(SERVICE_LIMITS)
+    network = MeasuredNetwork(wire, clock, wire.connections)
     name = f"controller-{settings.controller_id}"
     tracer = open_tracer(
         settings.tracing, service="tailrace-controller", instance=name, rng=Random()
@@ -48,6 +49,7 @@ async def run_controller(
         traces=None if tracer is None else FailoverTraces(tracer, clock),
     )
     observed = ObservedController(controller, settings, network)
+    network.why_not_ready = observed.why_not_ready
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(controller, stop, say)
     await store.close()

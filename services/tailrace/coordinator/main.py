@@ -21,6 +21,7 @@ from tailrace.process import until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.http2.network import Http2Network
+from tailrace.transport.limits import SERVICE_LIMITS
 from tailrace.transport.measured import MeasuredNetwork
 
 
@@ -33,7 +34,7 @@ async def run_coordinator(
     """Be a coordinator until `stop` is set; ServiceFailed when it cannot go on."""
     clock = SystemClock()
     store = MeasuredStore(open_store(etcd), clock)
-    wire = Http2Network()
+    wire = Http2Network(SERVICE_LIMITS)
     network = MeasuredNetwork(wire, clock, wire.connections)
     name = f"coordinator-{settings.coordinator_id}"
     tracer = open_tracer(
@@ -49,6 +50,7 @@ async def run_coordinator(
         traces=None if tracer is None else RebalanceTraces(tracer),
     )
     observed = ObservedCoordinator(coordinator, settings, store, network, clock)
+    network.why_not_ready = observed.why_not_ready
     async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
         await _run(coordinator, stop, say)
     await store.close()

@@ -21,7 +21,7 @@ from tailrace.errors import (
     TailraceError,
     Unreachable,
 )
-from tailrace.model import TopicPartition, topic_name_problem
+from tailrace.model import NO_LEADER_EPOCH, TopicPartition, topic_name_problem
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.transport.rpc import CALLER, Handler, Method, Stream
@@ -496,11 +496,10 @@ def _committed(
 
 
 def _asked(offset: pb.OffsetToCommit, kind: str, now_ms: int) -> Asked:
+    epoch = offset.leader_epoch if offset.HasField("leader_epoch") else int(NO_LEADER_EPOCH)
     return Asked(
         _partition(offset.topic, offset.partition),
-        Position(
-            offset.offset, offset.leader_epoch, offset.topic_id, offset.metadata, now_ms, kind
-        ),
+        Position(offset.offset, epoch, offset.topic_id, offset.metadata, now_ms, kind),
     )
 
 

@@ -53,7 +53,8 @@ class PartitionBatches:
 
     partition: Named = _NOBODY
     topic_id: str = ""
-    leader_epoch: int = 0
+    # Unset stands for none. It is always written: brokers of before took unset for 0.
+    leader_epoch: int = -1
     batches: Bytes = b""
 
 
@@ -109,8 +110,7 @@ def encode_produce_request(request: ProduceRequest) -> list[Bytes]:
         head = _partition_field(part.partition)
         if part.topic_id:
             head += _text(b"\x12", part.topic_id)
-        if part.leader_epoch:
-            head += b"\x18" + _varint(part.leader_epoch)
+        head += b"\x18" + _varint(part.leader_epoch)
         _add(pieces, b"\x22", head, b"\x22", part.batches)
     if request.client_id:
         pieces.append(_text(b"\x2a", request.client_id))

@@ -7,10 +7,11 @@ for another client must still hear its controller.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.errors import TooManyConnections
+from tailrace.transport.budget import BudgetLimits
 from tailrace.transport.rpc import MESSAGE_BYTES_MAX
 
 # Beyond the limit a connection is taken, so that its caller can be told why it is not served; this
@@ -29,6 +30,8 @@ class ServerLimits:
     streams_per_connection_max: int = 2_000
     request_bytes_max: int = MESSAGE_BYTES_MAX
     idle_ms: int = 600_000
+    # What all connections may take together.
+    budget: BudgetLimits = field(default_factory=BudgetLimits)
     # Methods whose names begin so are always served.
     exempt: tuple[str, ...] = ("/tailrace.v1.BrokerControlService/",)
 
@@ -65,13 +68,19 @@ class Connections:
     def is_counted(self, method: str) -> bool:
         return not method.startswith(self._limits.exempt)
 
-    def enter(self, peer: str) -> TooManyConnections | None:
-        """A call begins; says why it cannot be served. Call `leave` only when it was let in."""
+    def is_full_for(self, peer: str) -> bool:
+        return peer not in self._calls and len(self._calls) >= self._limits.connections_max
+
+    def enter(self, peer: str, *, is_room_made: bool = False) -> TooManyConnections | None:
+        """A call begins; says why it cannot be served. Call `leave` only when it was let in.
+
+        `is_room_made`: another connection was closed for it, and is counted until its calls end.
+        """
         calls = self._calls.get(peer, 0)
         if calls == 0:
             limits, address = self._limits, _address(peer)
             here = self._of_address.get(address, 0)
-            if len(self._calls) >= limits.connections_max:
+            if len(self._calls) >= limits.connections_max and not is_room_made:
                 self.refused += 1
                 return TooManyConnections(
                     f"max.connections={limits.connections_max} are open already"
@@ -102,3 +111,11 @@ class Connections:
 
 def _address(peer: str) -> str:
     return peer.rpartition(":")[0] or peer
+
+
+SERVICE_LIMITS: Final = ServerLimits(
+    connections_max=10_000,
+    connections_per_ip_max=10_000,
+    budget=BudgetLimits(bytes_max=256 << 20, calls_max=50_000),
+)
+"""Of controllers and coordinators, whose requests are small and whose clients are many."""

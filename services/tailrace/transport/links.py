@@ -7,6 +7,9 @@ sent with `sendfile` from the page cache and received into one buffer that is us
 There are no queues here: what the other side does not take stays in the kernel's buffers, at most
 UNSENT_BYTES_MAX of it on our side, and then `send` waits. What nobody receives is not read.
 
+Links that were opened and have not said who they are (no whole frame came yet) are counted apart,
+have little memory and little time: those who only connect cannot take the place of followers.
+
 Invariant: frames never mix. Whatever ends a `send` or a frame half-way closes the link.
 """
 
@@ -18,6 +21,7 @@ import logging
 import os
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -27,6 +31,7 @@ from tailrace.log.file_cache import CachedFile, FileCache
 from tailrace.log.files import OpenFile
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address, listening_socket, split_address
+from tailrace.transport.budget import peer_address
 from tailrace.transport.rpc import (
     LINK_HEADER_BYTES_MAX,
     LINK_PAYLOAD_BYTES_MAX,
@@ -35,7 +40,12 @@ from tailrace.transport.rpc import (
 )
 from tailrace.transport.sockets import connected, prepare
 
+# Links that have said who they are; and others, which have so much time and memory to do it.
 LINKS_MAX: Final = 1_024
+SILENT_LINKS_MAX: Final = 256
+HELLO_TIMEOUT_S: Final = 5.0
+HELLO_BYTES_MAX: Final = 64 << 10
+HELLO_BUFFER_BYTES: Final = 1 << 10
 # A sender that never has to wait lets others run after this many bytes.
 BYTES_PER_TURN: Final = 4 << 20
 # Up to here one copy and one system call are cheaper than `sendfile`.
@@ -100,6 +110,9 @@ class SocketLinkServer:
         self._cache = cache
         self._accept = accept
         self._tasks = Tasks(self._failed)
+        # Links that have not said who they are, by when they came, with their address.
+        self._silent: dict[SocketLink, str] = {}
+        self._timers: dict[SocketLink, asyncio.TimerHandle] = {}
         self._stopped = False
         asyncio.get_running_loop().add_reader(sock, self._on_connections)
 
@@ -121,22 +134,46 @@ class SocketLinkServer:
             # Out of descriptors, most likely. The connection stays in the backlog.
             _LOG.warning("cannot accept a link on %s: %s", self.address, error)
             return
-        if len(self._tasks) >= LINKS_MAX:
+        if len(self._tasks) - len(self._silent) >= LINKS_MAX:
             _LOG.warning("%s has %d links, more than it takes", self.address, LINKS_MAX)
             sock.close()
             return
+        if len(self._silent) >= SILENT_LINKS_MAX:
+            self._turn_away()
         name = join_address(str(peer[0]), int(peer[1]))
         try:
-            link = SocketLink(sock, self._cache, peer=name)
+            link = SocketLink(sock, self._cache, peer=name, on_hello=self._said_hello)
         except OSError:
             sock.close()
             return
+        self._silent[link] = peer_address(str(peer[0]))
+        self._timers[link] = asyncio.get_running_loop().call_later(
+            HELLO_TIMEOUT_S, self._give_up, link, f"it said nothing for {HELLO_TIMEOUT_S:g} s"
+        )
         self._tasks.spawn(f"link from {name}", self._serve(link))
+
+    def _turn_away(self) -> None:
+        """Close the oldest silent link of the address that has most of them."""
+        counts = Counter(self._silent.values())
+        heaviest = max(counts, key=counts.__getitem__)
+        link = next(each for each, address in self._silent.items() if address == heaviest)
+        self._give_up(link, f"{SILENT_LINKS_MAX} others wait")
+
+    def _give_up(self, link: SocketLink, why: str) -> None:
+        self._said_hello(link)
+        link.end(f"the link from {link.peer} was closed before it said who it is: {why}")
+
+    def _said_hello(self, link: SocketLink) -> None:
+        self._silent.pop(link, None)
+        timer = self._timers.pop(link, None)
+        if timer is not None:
+            timer.cancel()
 
     async def _serve(self, link: SocketLink) -> None:
         try:
             await self._accept(link)
         finally:
+            self._said_hello(link)
             link.close()
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -149,8 +186,17 @@ class SocketLinkServer:
 class SocketLink:
     """One end of a link, on a socket that does not block."""
 
-    def __init__(self, sock: socket.socket, cache: FileCache, *, peer: str) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        cache: FileCache,
+        *,
+        peer: str,
+        on_hello: Callable[[SocketLink], None] | None = None,
+    ) -> None:
+        """`on_hello`: of a link that was accepted; the first frame is its hello."""
         self.peer = peer
+        self._on_hello = on_hello
         self._loop = asyncio.get_running_loop()
         self._cache = cache
         prepare(sock)
@@ -161,7 +207,7 @@ class SocketLink:
         self._send_waiter: asyncio.Future[None] | None = None
         self._receive_waiter: asyncio.Future[None] | None = None
         self._watched = False
-        self._inbox = _Inbox()
+        self._inbox = _Inbox(is_silent=on_hello is not None)
 
     async def send(self, header: bytes, payload: Sequence[Payload] = ()) -> None:
         size = 0
@@ -193,6 +239,9 @@ class SocketLink:
             try:
                 frame = inbox.take()
                 if frame is not None:
+                    if self._on_hello is not None:
+                        self._on_hello(self)
+                        self._on_hello = None
                     return frame
                 if inbox.at_end:
                     return None
@@ -314,6 +363,10 @@ class SocketLink:
             return self._end(f"{self.peer} {error}", CorruptFrame)
         return self._end(f"the link to {self.peer} broke: {error}")
 
+    def end(self, reason: str) -> None:
+        """As `close`, for another reason."""
+        self._end(reason)
+
     def _end(self, reason: str, kind: type[Unreachable] = Unreachable) -> Unreachable:
         if self._ended is None:
             self._ended = kind(reason)
@@ -331,10 +384,13 @@ class SocketLink:
 class _Inbox:
     """The receive buffer: bytes from `_start` to `_end` have come and were not taken yet."""
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes", "_payload", "_start", "at_end")
+    __slots__ = ("_buffer", "_end", "_frame_bytes", "_is_silent", "_payload", "_start", "at_end")
 
-    def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES_MIN))
+    def __init__(self, *, is_silent: bool = False) -> None:
+        """`is_silent`: the first frame is to be small, and there is little memory before it."""
+        self._is_silent = is_silent
+        # Memory comes with the first byte.
+        self._buffer = memoryview(b"")
         self._start = 0
         self._end = 0
         # Of the frame at `_start`, with lengths and header; 0 while that is not known.
@@ -357,6 +413,7 @@ class _Inbox:
         header_start = start + _LENGTHS.size
         header_end = header_start + _LENGTHS.unpack_from(self._buffer, start)[0]
         header = bytes(self._buffer[header_start:header_end])
+        self._is_silent = False
         self._payload = payload = self._buffer[header_end : start + size]
         self._start = start + size
         self._frame_bytes = 0
@@ -375,12 +432,15 @@ class _Inbox:
             self._payload = None
         if self._start == self._end:
             self._start = self._end = 0
-            if len(self._buffer) > RECEIVE_BYTES_KEPT:
-                self._buffer = memoryview(bytearray(RECEIVE_BYTES_MIN))
+            if not RECEIVE_BYTES_MIN <= len(self._buffer) <= RECEIVE_BYTES_KEPT:
+                self._buffer = memoryview(b"")
 
     def fill(self, sock: socket.socket) -> None:
         """Read what has come. EOFError when the other side has closed within a frame."""
         size = self._frame_bytes
+        if not self._buffer:
+            first = HELLO_BUFFER_BYTES if self._is_silent else RECEIVE_BYTES_MIN
+            self._buffer = memoryview(bytearray(first))
         if self._start + (size or _LENGTHS.size) > len(self._buffer):
             self._make_room(size)
         limit = len(self._buffer)
@@ -415,6 +475,8 @@ class _Inbox:
         header_bytes, payload_bytes = _LENGTHS.unpack_from(self._buffer, self._start)
         if header_bytes > LINK_HEADER_BYTES_MAX or payload_bytes > LINK_PAYLOAD_BYTES_MAX:
             raise CorruptFrame(f"announced a frame of {header_bytes} + {payload_bytes} bytes")
+        if self._is_silent and header_bytes + payload_bytes > HELLO_BYTES_MAX:
+            raise CorruptFrame(f"began with a frame of {header_bytes} + {payload_bytes} bytes")
         self._frame_bytes = int(_LENGTHS.size + header_bytes + payload_bytes)
         return self._frame_bytes
 

@@ -1,6 +1,7 @@
 """A network that counts what its servers are asked: calls and how long they took, and streams.
 
-It changes nothing of what is asked and answered. Nothing is counted per message of a stream.
+It changes nothing of what is asked and answered, and adds health checks and reflection, which are
+not counted. Nothing is counted per message of a stream.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class MeasuredNetwork:
         self._calls: dict[str, Calls] = {}
         self._opened: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
+        # Why the service is not ready, as health checks are told; empty: it is. Set before `serve`.
+        self.why_not_ready: Callable[[], str] = str
 
     def view(self) -> NetworkView:
         connected, refused = self._connections()
@@ -52,7 +55,15 @@ class MeasuredNetwork:
             else self._counted(method, handler)
             for method, handler in handlers.items()
         }
-        return await self._network.serve(address, measured)
+        return await self._network.serve(address, {**self._introspection(handlers), **measured})
+
+    def _introspection(
+        self, handlers: Mapping[Method[Any, Any], Handler]
+    ) -> Mapping[Method[Any, Any], Handler]:
+        """Health and reflection, which are not counted."""
+        from tailrace.transport.introspection import introspection  # noqa: PLC0415 - servers only.
+
+        return introspection(handlers, self.why_not_ready)
 
     async def probe(self, address: str, *, timeout_ms: int) -> Probe:
         return await self._network.probe(address, timeout_ms=timeout_ms)

@@ -110,6 +110,14 @@ returns. A handler whose caller has gone (or broke the stream, or has timed out)
 that raises is logged, and the caller gets Unreachable with the reason."""
 
 
+class CallRefused(Exception):
+    """Raised by a handler that answers with a status of gRPC instead of a message."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
 CALLER: Final[ContextVar[Callable[[], str]]] = ContextVar("CALLER", default=str)
 """In a handler: gives where the call comes from, as far as the network knows; for people."""
 

@@ -243,6 +243,18 @@ async def test_who_must_not_read_here_is_told_why(trio: Trio) -> None:
 
 
 @simulate
+async def test_an_epoch_that_is_not_set_is_none_and_not_the_first(trio: Trio) -> None:
+    """Clients of other languages leave out what they do not know."""
+    await trio.start()
+    await trio.lead(0, 3)
+    await trio.produce()
+    part = await refusal(trio, pb.FetchPartition(partition=to_partition(T0)))
+    assert (part.error, part.leader_epoch) == (0, 3)
+    # One that is set to 0 is the first epoch.
+    assert code_name((await refusal(trio, wanted(leader_epoch=0))).error) == "FENCED_EPOCH"
+
+
+@simulate
 async def test_offsets_outside_of_the_log_are_refused(trio: Trio) -> None:
     await lead_alone(trio)
     await trio.produce()

@@ -122,10 +122,12 @@ def test_positions_come_with_all_that_was_stored() -> None:
             offsets=[
                 pb.OffsetToCommit(topic=TOPIC, offset=7, leader_epoch=3, metadata="mine"),
                 pb.OffsetToCommit(topic="gone", offset=7),
+                # Without an epoch: none is known, which is not the first.
+                pb.OffsetToCommit(topic=TOPIC, partition=1, offset=9),
             ],
         )
         answer = await world.call(methods.GROUP_COMMIT_OFFSETS, request)
-        assert [code_name(each.error) for each in answer.partitions] == ["", "UNKNOWN_TOPIC"]
+        assert [code_name(each.error) for each in answer.partitions] == ["", "UNKNOWN_TOPIC", ""]
         wanted = [common_pb2.TopicPartition(topic=TOPIC, partition=each) for each in (0, 1)]
         found = await world.call(
             methods.GROUP_FETCH_OFFSETS, pb.FetchOffsetsRequest(group="g", partitions=wanted)
@@ -134,7 +136,7 @@ def test_positions_come_with_all_that_was_stored() -> None:
         assert (first.offset, first.leader_epoch, first.metadata) == (7, 3, "mine")
         assert first.topic_id == world.metadata.picture.topics[TOPIC].topic_id
         assert first.commit_ms > 0
-        assert second.offset == -1
+        assert (second.offset, second.leader_epoch) == (9, -1)
         gone = await world.call(
             methods.GROUP_DELETE_OFFSETS, pb.DeleteOffsetsRequest(group="g", partitions=wanted)
         )

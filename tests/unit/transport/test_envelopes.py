@@ -101,6 +101,16 @@ def test_protobuf_reads_a_produce_request_and_writes_one_that_is_read(
     assert as_message(decode_produce_request(message.SerializeToString())) == message
 
 
+def test_an_epoch_that_is_not_set_is_none_and_not_the_first() -> None:
+    message = pb.ProduceRequest(partitions=[pb.PartitionBatches(), pb.PartitionBatches()])
+    message.partitions[1].leader_epoch = 0
+    read = decode_produce_request(message.SerializeToString())
+    assert [each.leader_epoch for each in read.partitions] == [-1, 0]
+    # Ours is always written: brokers of before would take it for 0.
+    written = joined_produce_request(ProduceRequest(partitions=[PartitionBatches()]))
+    assert pb.ProduceRequest.FromString(written).partitions[0].leader_epoch == -1
+
+
 @given(FETCH_RESPONSE)
 def test_protobuf_reads_a_fetch_response_and_writes_one_that_is_read(
     response: FetchResponse,

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from tailrace.log.files import Files, OsFiles
 from tailrace.transport import links as links_module
 from tailrace.transport.links import (
     COPIED_BYTES_MAX,
+    HELLO_BUFFER_BYTES,
+    HELLO_BYTES_MAX,
     RECEIVE_BYTES_KEPT,
     RECEIVE_BYTES_MIN,
     SocketLink,
@@ -376,15 +379,103 @@ async def test_a_failing_accept_is_logged_and_closes_its_link(
     assert "no such luck" in caplog.text
 
 
+async def greet(link: Link) -> None:
+    """Answer the first frame, and stay."""
+    if await link.recv() is not None:
+        await link.send(b"welcome")
+        await link.recv()
+
+
+async def test_a10_silent_links_do_not_take_the_place_of_followers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Far more than there may be links at all, of one address; and a follower of the same one."""
+    monkeypatch.setattr(links_module, "LINKS_MAX", 16)
+    monkeypatch.setattr(links_module, "SILENT_LINKS_MAX", 8)
+    links = SocketLinks(FileCache(OsFiles(), open_files_max=1))
+    server = await links.listen("127.0.0.1:0", greet)
+    host, _, port = server.address.rpartition(":")
+    silent: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    followers: list[SocketLink] = []
+    for _ in range(40):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        silent.append((reader, writer))
+        # Half a hello is as good as none.
+        writer.write(bytes(3))
+    for _ in range(16):
+        follower = await links.connect(server.address, timeout_ms=1_000)
+        await follower.send(b"hello")
+        frame = await follower.recv()
+        assert frame is not None
+        assert frame.header == b"welcome"
+        followers.append(follower)
+    # As the attacker sees it: the first links are closed, the last eight wait.
+    for reader, _ in silent[:32]:
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    assert len(server._silent) <= 8
+    for _, writer in silent:
+        writer.close()
+    for follower in followers:
+        follower.close()
+    await server.stop(grace_ms=1_000)
+    assert not server._timers
+
+
+async def test_a10_a_silent_link_is_closed_in_time_and_has_little_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(links_module, "HELLO_TIMEOUT_S", 0.05)
+    links = SocketLinks(FileCache(OsFiles(), open_files_max=1))
+    server = await links.listen("127.0.0.1:0", greet)
+    host, _, port = server.address.rpartition(":")
+    follower = await links.connect(server.address, timeout_ms=1_000)
+    await follower.send(b"hello")
+    assert await follower.recv() is not None
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await asyncio.sleep(0)
+    assert all(len(each._inbox._buffer) <= HELLO_BUFFER_BYTES for each in server._silent)
+    with caplog.at_level(logging.INFO):
+        assert await reader.read() == b""
+        await asyncio.sleep(0.01)
+    assert "before it said who it is: it said nothing for 0.05 s" in caplog.text
+    writer.close()
+    # Who has said hello may be silent for as long as it likes.
+    assert len(server._tasks) == 1
+    follower.close()
+    await server.stop(grace_ms=0)
+
+
+async def test_a10_a_hello_that_is_a_giant_is_refused() -> None:
+    links = SocketLinks(FileCache(OsFiles(), open_files_max=1))
+    server = await links.listen("127.0.0.1:0", greet)
+    host, _, port = server.address.rpartition(":")
+    for header_bytes, payload_bytes in ((0, HELLO_BYTES_MAX + 1), (HELLO_BYTES_MAX + 1, 0)):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(struct.pack("<II", header_bytes, payload_bytes))
+        assert await reader.read() == b""
+        writer.close()
+    largest = await links.connect(server.address, timeout_ms=1_000)
+    await largest.send(bytes(HELLO_BYTES_MAX))
+    assert await largest.recv() is not None
+    largest.close()
+    await server.stop(grace_ms=0)
+
+
 async def test_no_more_links_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "LINKS_MAX", 2)
 
-    async def wait(link: Link) -> None:
-        await link.recv()
-
     links = SocketLinks(FileCache(OsFiles(), open_files_max=1))
-    server = await links.listen("127.0.0.1:0", wait)
-    made = [await links.connect(server.address, timeout_ms=1_000) for _ in range(3)]
+    server = await links.listen("127.0.0.1:0", greet)
+    made = []
+    for _ in range(2):
+        link = await links.connect(server.address, timeout_ms=1_000)
+        await link.send(b"hello")
+        frame = await link.recv()
+        assert frame is not None
+        assert frame.header == b"welcome"
+        made.append(link)
+    made.append(await links.connect(server.address, timeout_ms=1_000))
     assert await made[2].recv() is None
     for link in made:
         link.close()

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from tailrace.errors import (
     InvalidRequest,
+    Overloaded,
     RequestTimedOut,
     TailraceError,
     TooManyConnections,
@@ -408,6 +409,8 @@ def told(address: str, status: int, detail: str) -> TailraceError:
     text = f"{address}: {name}: {detail}"
     if status == _DEADLINE:
         return RequestTimedOut(f"{address}: it did not answer in time")
+    if status == STATUS_EXHAUSTED and detail.startswith(Overloaded.code):
+        return Overloaded(f"{address}: {detail}")
     if status in {STATUS_UNIMPLEMENTED, STATUS_EXHAUSTED}:
         # No such method, or a message above the limit: it would fail again.
         return InvalidRequest(text)

@@ -19,8 +19,10 @@ from contextlib import suppress
 from itertools import count, islice
 from typing import Final
 
+from tailrace.transport.budget import Account
 from tailrace.transport.http2 import frames as h2
 from tailrace.transport.http2.frames import BadFrame, HeaderDecoder
+from tailrace.transport.http2.headers import BlockKind, Headers
 from tailrace.transport.http2.stream import (
     STREAM_WINDOW_BYTES,
     Bytes,
@@ -43,10 +45,26 @@ SENT_FRAME_BYTES_MAX: Final = 4 << 20
 # refused): who asks for that many and does not read them is cut off.
 _UNSENT_MESSAGE_BYTES: Final = UNSENT_BYTES_MAX + SENT_FRAME_BYTES_MAX
 UNREAD_BYTES_MAX: Final = _UNSENT_MESSAGE_BYTES + 2 * UNSENT_BYTES_MAX
-# What costs us more than who sends it (resets, pings, settings), between two ticks.
+# A data frame beyond this is more than a stream may send at all.
+TAKEN_FRAME_BYTES_MAX: Final = STREAM_WINDOW_BYTES
+# Chores: frames that cost us more than who sends them (resets, priorities, pings, settings, small
+# windows, data without a message, unknown frames), between two ticks. Each message that we send
+# pays for some: those of gRPC send windows and pings with what they read.
 CHORES_MAX: Final = 10_000
-# A change of the window of all streams is a chore for each so many of them.
+CHORES_PER_MESSAGE: Final = 4
+# A call that is broken off costs as much as a few frames, and so does a new connection.
+CHORES_OF_RESET: Final = 4
+CHORES_OF_CONNECTION: Final = 4
+# What wakes many streams is a chore for each so many of them.
 STREAMS_PER_CHORE: Final = 16
+# Less than this, of a window or of data that ends no message, carries nothing.
+SMALL_WINDOW_BYTES: Final = 1 << 10
+SMALL_DATA_BYTES: Final = 16
+# Bytes of a frame that nobody understands, for each chore.
+UNKNOWN_BYTES_PER_CHORE: Final = 1 << 10
+# Streams that were broken off here: what still comes on them was sent before that was known.
+RESETS_KNOWN_MAX: Final = 1_024
+SKIPS_KNOWN_MAX: Final = 16
 # As long as the server did not say how many streams it takes; no server should take less.
 STREAMS_BEFORE_SETTINGS: Final = 100
 HANDSHAKE_S: Final = 10.0
@@ -57,24 +75,32 @@ PIECES_MAX: Final = 512
 _KEEPALIVE_S: Final = KEEPALIVE_MS / 1_000
 _KEEPALIVE_TIMEOUT_S: Final = KEEPALIVE_TIMEOUT_MS / 1_000
 _PING: Final = b"tailrace"
+_PRIORITY_BYTES: Final = 5
 _TURNS: Final = count()
 _FIRST_SETTINGS: Final = (
     (h2.SETTING_HEADER_TABLE_BYTES, 0),
     (h2.SETTING_PUSH, 0),
     (h2.SETTING_WINDOW, STREAM_WINDOW_BYTES),
-    (h2.SETTING_FRAME_BYTES_MAX, h2.FRAME_BYTES_MAX),
+    (h2.SETTING_FRAME_BYTES_MAX, TAKEN_FRAME_BYTES_MAX),
     (h2.SETTING_HEADER_LIST_BYTES_MAX, h2.HEADER_LIST_BYTES_MAX),
 )
 _LOG: Final = logging.getLogger(__name__)
 
-Accept = Callable[[Http2Stream, dict[str, str]], None]
+Accept = Callable[[Http2Stream, Headers], None]
 
 
 class Connection:
     """One end; `accept` makes it the server's."""
 
+    # Stream and flags of the header block that is coming.
+    _block_of = (0, 0)
     # Those who wait for it to be greeted.
     _greeting: asyncio.Future[None] | None = None
+    # The server's: where what its peer holds and costs is counted.
+    account: Account | None = None
+    messages_sent = _messages_paid = 0
+    # Whether there ever was a call.
+    has_served = False
 
     def __init__(
         self,
@@ -110,21 +136,21 @@ class Connection:
         self._next_stream, self._last_stream = 1, 0
         self._headers = HeaderDecoder()
         self._block: bytearray | None = None
-        self._block_of = (0, 0)
         # What was read and not understood yet, and what is left of the data frame that is read.
-        self._view = memoryview(bytearray(RECEIVE_BYTES))
+        # It gets memory with the first byte: those who only connect take none.
+        self._view = memoryview(b"")
         self._start = self._end = 0
         self._data_of: Http2Stream | None = None
-        self._data_left = self._padding_left = self._data_flags = 0
+        self._data_left = self._padding_left = self._data_flags = self._data_bytes = 0
+        self._closed = _ClosedStreams()
         # What was written and not sent yet.
         self._queue: deque[Bytes] = deque()
         self._unsent = self._chores = 0
         # Who waits until less is unsent, by when they came.
         self._line: dict[int, asyncio.Future[None]] = {}
         self.waiting: dict[Http2Stream, None] = {}
-        self._born_s = self._heard_s = self._loop.time()
-        # Since when there is no stream.
-        self.used_s = self._born_s
+        # `used_s`: since when there is no stream.
+        self._born_s = self._heard_s = self.used_s = self._loop.time()
         self._pinged_s = 0.0
         self._loop.add_reader(sock, self._on_readable)
         self._ticking = self._loop.call_later(TICK_S, self._tick)
@@ -297,6 +323,8 @@ class Connection:
 
     def _read(self) -> bool:
         """Read once and deal with what came; says whether there may be more."""
+        if not self._view:
+            self._view = memoryview(bytearray(RECEIVE_BYTES))
         stream = self._data_of
         room = stream.room(self._data_left) if stream is not None and self._data_left else None
         if room is not None and self._start == self._end:
@@ -361,6 +389,8 @@ class Connection:
         self._data_of = None
         if self._data_flags & h2.END_STREAM and stream is not None and stream.broken is None:
             stream.on_end()
+        elif self._data_bytes < SMALL_DATA_BYTES and (stream is None or stream.is_inside):
+            self._chore()
         return True
 
     def _pass(self, size: int) -> None:
@@ -401,9 +431,7 @@ class Connection:
         start = self._start + h2.FRAME_HEAD.size
         self._start = start + size
         payload = bytes(self._view[start : self._start])
-        handle = _HANDLERS.get(kind)
-        if handle is not None:
-            handle(self, payload, flags, number)
+        _HANDLERS.get(kind, _pass_over)(self, payload, flags, number)
         return True
 
     def _take_preface(self, there: int) -> bool:
@@ -418,6 +446,8 @@ class Connection:
         return True
 
     def _begin_data(self, size: int, flags: int, number: int, there: int) -> bool:
+        if size > TAKEN_FRAME_BYTES_MAX:
+            raise BadFrame(f"a frame of {size} bytes", h2.FRAME_SIZE_ERROR)
         padding = 0
         start = self._start + h2.FRAME_HEAD.size
         if flags & h2.PADDED:
@@ -426,15 +456,11 @@ class Connection:
             padding = self._view[start]
             if padding >= size:
                 raise BadFrame("more padding than data")
-        stream = self.streams.get(number)
-        if stream is None:
-            if not self._was_open(number):
-                raise BadFrame("data of a stream that was never opened")
-        elif stream.at_end:
-            raise BadFrame("data after the end of a stream")
-        else:
-            stream.credit.check(size)
+        stream = self._stream_of_data(number, size)
         self._start = start
+        self._data_bytes = size - padding - bool(flags & h2.PADDED)
+        if stream is not None and stream.length_left is not None:
+            stream = self._within_length(stream, self._data_bytes)
         if not size:
             self._on_no_data(stream, flags)
             return True
@@ -446,6 +472,29 @@ class Connection:
             self._data_left -= 1
             self._pass(1)
         return True
+
+    def _stream_of_data(self, number: int, size: int) -> Http2Stream | None:
+        """The stream that takes data; None when it is to be passed over."""
+        stream = self.streams.get(number)
+        if stream is None:
+            if not self._was_open(number):
+                raise BadFrame("data of a stream that was never opened")
+            if not self._closed.is_forgiven(number):
+                self._break_stream(number, h2.STREAM_CLOSED, "data of a stream that is closed")
+        elif stream.at_end:
+            self._break_stream(number, h2.STREAM_CLOSED, "data after the end of a stream")
+            return None
+        else:
+            stream.credit.check(size)
+        return stream
+
+    def _within_length(self, stream: Http2Stream, size: int) -> Http2Stream | None:
+        assert stream.length_left is not None
+        stream.length_left -= size
+        if stream.length_left >= 0:
+            return stream
+        self._break_stream(stream.number, h2.PROTOCOL_ERROR, "more data than it had named")
+        return None
 
     def _on_no_data(self, stream: Http2Stream | None, flags: int) -> None:
         if not flags & h2.END_STREAM:
@@ -460,7 +509,8 @@ class Connection:
         if flags & h2.PADDED:
             start, end = 1, end - payload[0] if payload else -1
         if flags & h2.HAS_PRIORITY:
-            start += 5
+            _check_priority(payload[start : start + _PRIORITY_BYTES], number)
+            start += _PRIORITY_BYTES
         if start > end or not number:
             raise BadFrame("headers that are too short")
         self._block = bytearray(payload[start:end])
@@ -471,6 +521,7 @@ class Connection:
     def _on_continuation(self, payload: bytes, flags: int, _number: int) -> None:
         if self._block is None:
             raise BadFrame("a continuation of nothing")
+        self._chore()
         self._block += payload
         is_empty = not payload and not flags & h2.END_HEADERS
         if is_empty or len(self._block) > h2.HEADER_LIST_BYTES_MAX:
@@ -480,26 +531,66 @@ class Connection:
 
     def _headers_came(self) -> None:
         number, flags = self._block_of
-        fields = self._headers.decode(bytes(self._block or b""))
+        headers = self._headers.decode(bytes(self._block or b""))
         self._block = None
         end = bool(flags & h2.END_STREAM)
         stream = self.streams.get(number)
         if stream is not None:
-            stream.on_headers(fields, end=end)
+            self._on_more_headers(stream, headers, end=end)
         elif self._accept is not None and number > self._last_stream:
-            if number % 2 == 0:
-                raise BadFrame("a client's stream with an even number")
-            self._last_stream = number
-            if self.is_retired or len(self.streams) >= self._accepted_max:
-                self._chore()
-                self._tell(h2.reset(number, h2.REFUSED_STREAM))
-                return
-            stream = self._make(number)
-            self._accept(stream, fields)
-            if end and stream.broken is None:
-                stream.on_end()
-        elif not self._was_open(number):
+            self._on_request(number, headers, end=end)
+        elif not self._was_open(number) or self._closed.was_skipped(number):
             raise BadFrame("headers of a stream that was never opened")
+        elif not self._closed.is_forgiven(number):
+            raise BadFrame("headers of a stream that is closed", h2.STREAM_CLOSED)
+        else:
+            self._chore()
+
+    def _on_request(self, number: int, headers: Headers, *, end: bool) -> None:
+        if number % 2 == 0:
+            raise BadFrame("a client's stream with an even number")
+        if number > self._last_stream + 2:
+            self._closed.skipped.append((self._last_stream, number))
+        self._last_stream = number
+        if headers.kind is not BlockKind.REQUEST:
+            reason = headers.fault or f"{headers.kind.value} instead of a request"
+            self._break_stream(number, h2.PROTOCOL_ERROR, reason)
+            return
+        if self.is_retired or len(self.streams) >= self._accepted_max:
+            self._break_stream(number, h2.REFUSED_STREAM, "no more streams are taken")
+            return
+        assert self._accept is not None
+        stream = self._make(number)
+        stream.length_left = headers.length
+        self.has_served = True
+        self._accept(stream, headers)
+        if end and stream.broken is None:
+            stream.on_end()
+
+    def _on_more_headers(self, stream: Http2Stream, headers: Headers, *, end: bool) -> None:
+        """Trailers; a server's may also be the beginning of its answer."""
+        number = stream.number
+        if stream.at_end:
+            self._break_stream(number, h2.STREAM_CLOSED, "headers after the end of a stream")
+        elif headers.fault:
+            self._break_stream(number, h2.PROTOCOL_ERROR, headers.fault)
+        elif self._accept is not None and (headers.kind is not BlockKind.TRAILERS or not end):
+            self._break_stream(number, h2.PROTOCOL_ERROR, "headers that are no trailers")
+        else:
+            stream.on_headers(headers, end=end)
+
+    def _break_stream(self, number: int, code: int, reason: str) -> None:
+        """What is wrong concerns one stream: the others go on."""
+        self._chore(CHORES_OF_RESET)
+        stream = self.streams.get(number)
+        if stream is not None:
+            stream.reset(code, f"it does not keep to HTTP/2: {reason}")
+        else:
+            self.on_reset_here(number)
+            self._tell(h2.reset(number, code))
+
+    def on_reset_here(self, stream: int) -> None:
+        self._closed.on_reset_here(stream)
 
     def _on_settings(self, payload: bytes, flags: int, number: int) -> None:
         if number:
@@ -507,6 +598,8 @@ class Connection:
         if flags & h2.ACK:
             if payload:
                 raise BadFrame("an answer that says something", h2.FRAME_SIZE_ERROR)
+            # From now on it knows that we keep no table.
+            self._headers.table_bytes_max = 0
             return
         self._chore()
         if not self.is_greeted:
@@ -515,65 +608,98 @@ class Connection:
             _wake(self._greeting)
         # Of those that are said twice only the last counts.
         for name, value in dict(h2.read_settings(payload)).items():
-            if name == h2.SETTING_WINDOW:
-                self._on_stream_window(value)
-            elif name == h2.SETTING_FRAME_BYTES_MAX:
-                if not h2.FRAME_BYTES_DEFAULT <= value <= h2.FRAME_BYTES_MAX:
-                    raise BadFrame("frames of a size that cannot be")
-                self.frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
-            elif name == h2.SETTING_STREAMS_MAX:
-                self.streams_max = value
+            self._on_setting(name, value)
         self._tell(h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+    def _on_setting(self, name: int, value: int) -> None:
+        if name == h2.SETTING_WINDOW:
+            self._on_stream_window(value)
+        elif name == h2.SETTING_FRAME_BYTES_MAX:
+            if not h2.FRAME_BYTES_DEFAULT <= value <= h2.FRAME_BYTES_MAX:
+                raise BadFrame("frames of a size that cannot be")
+            self.frame_bytes_max = min(value, SENT_FRAME_BYTES_MAX)
+        elif name == h2.SETTING_STREAMS_MAX:
+            self.streams_max = value
+        elif name == h2.SETTING_PUSH and value > 1:
+            raise BadFrame("push that is neither on nor off")
 
     def _on_stream_window(self, size: int) -> None:
         if size > h2.WINDOW_MAX:
             raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
-        self._chore(len(self.streams) // STREAMS_PER_CHORE)
         change = size - self._stream_window
+        per_chore = 1 if 0 < change < SMALL_WINDOW_BYTES else STREAMS_PER_CHORE
+        self._chore(len(self.streams) // per_chore)
         self._stream_window = size
         for stream in list(self.streams.values()):
             stream.on_window(change)
 
     def _on_ping(self, payload: bytes, flags: int, number: int) -> None:
-        if len(payload) != len(_PING) or number:
+        if number:
+            raise BadFrame("a ping of a stream")
+        if len(payload) != len(_PING):
             raise BadFrame("a ping that is none", h2.FRAME_SIZE_ERROR)
+        self._chore()
         if not flags & h2.ACK:
-            self._chore()
             self._tell(h2.frame(h2.PING, h2.ACK, 0, payload))
 
     def _on_window_update(self, payload: bytes, _flags: int, number: int) -> None:
-        size = h2.read_uint32(payload) & h2.WINDOW_MAX
+        size = h2.read_only_uint32(payload) & h2.WINDOW_MAX
         if not size:
             raise BadFrame("a window that grows by nothing")
         if number:
-            stream = self.streams.get(number)
-            if stream is not None:
-                stream.on_window(size)
-            elif not self._was_open(number):
-                raise BadFrame("a window of a stream that was never opened")
+            self._on_window_of_stream(number, size)
             return
+        if size < SMALL_WINDOW_BYTES:
+            self._chore(1 + len(self.waiting) // STREAMS_PER_CHORE)
         self.window += size
         if self.window > h2.WINDOW_MAX:
             raise BadFrame("a window that is larger than any", h2.FLOW_CONTROL_ERROR)
         for stream in self.waiting:
             stream.on_window(0)
 
-    def _on_reset(self, payload: bytes, _flags: int, number: int) -> None:
-        code = h2.read_uint32(payload)
+    def _on_window_of_stream(self, number: int, size: int) -> None:
+        stream = self.streams.get(number)
+        if stream is None:
+            self._chore()
+            if not self._was_open(number):
+                raise BadFrame("a window of a stream that was never opened")
+            return
+        if size < SMALL_WINDOW_BYTES:
+            self._chore()
+        if stream.window + size > h2.WINDOW_MAX:
+            reason = "a window that is larger than any"
+            self._break_stream(number, h2.FLOW_CONTROL_ERROR, reason)
+            return
+        stream.on_window(size)
+
+    def _on_priority(self, payload: bytes, _flags: int, number: int) -> None:
+        """Priorities are only hints."""
+        if not number:
+            raise BadFrame("a priority of the connection")
+        _check_priority(payload, number)
         self._chore()
+
+    def _on_reset(self, payload: bytes, _flags: int, number: int) -> None:
+        code = h2.read_only_uint32(payload)
         stream = self.streams.get(number)
         if stream is not None:
             stream.on_broken(_RESETS.get(code, f"it broke the stream, code {code}"))
-        elif not self._was_open(number):
+            self._chore(CHORES_OF_RESET)
+            return
+        self._chore()
+        if not self._was_open(number):
             raise BadFrame("a reset of a stream that was never opened")
 
-    def _on_go_away(self, payload: bytes, _flags: int, _number: int) -> None:
+    def _on_go_away(self, payload: bytes, _flags: int, number: int) -> None:
         last, code = h2.read_uint32(payload), h2.read_uint32(payload, 4)
+        if number:
+            raise BadFrame("a farewell of a stream")
+        self._chore()
         is_client = self._accept is None
         # A client that leaves still hears the answers to what it asked.
         self.is_retired = self.is_retired or is_client
-        for number, stream in list(self.streams.items()):
-            if code != h2.NO_ERROR or (is_client and number > last & h2.WINDOW_MAX):
+        for each, stream in list(self.streams.items()):
+            if code != h2.NO_ERROR or (is_client and each > last & h2.WINDOW_MAX):
                 stream.on_broken("it closed the connection")
         if self.is_idle:
             self.close("it closed the connection")
@@ -581,8 +707,17 @@ class Connection:
     def _chore(self, weight: int = 1) -> None:
         """Something that costs us more than the other side."""
         self._chores += weight
-        if self._chores > CHORES_MAX:
+        unpaid = self._chores - CHORES_PER_MESSAGE * (self.messages_sent - self._messages_paid)
+        if unpaid <= 0:
+            return
+        account = self.account
+        is_calm = account is None or account.is_calm(unpaid, weight, self._loop.time())
+        if unpaid > CHORES_MAX or not is_calm:
             raise BadFrame("it keeps us busy with nothing", h2.CALM_DOWN)
+
+    def turn_away(self, why: str) -> None:
+        """The server's: room is needed for others."""
+        self._refuse(BadFrame(why, h2.CALM_DOWN))
 
     def _refuse(self, error: BadFrame) -> None:
         """Say what is wrong as far as one can, and break off."""
@@ -593,9 +728,16 @@ class Connection:
                 # Else it would be taken for the rest of the frame that is under way.
                 with suppress(OSError):
                     self._sock.send(h2.go_away(self._last_stream, error.code, str(error)))
+                    self._drain()
             self.close(f"it does not keep to HTTP/2: {error}")
         else:
             self.close("it answers, but not as a server of ours: another program listens there")
+
+    def _drain(self) -> None:
+        """Read some of what is left: what is unread when a socket closes undoes the last word."""
+        for _ in range(READS_PER_TURN):
+            if not self._sock.recv_into(self._view):
+                return
 
     # Streams.
 
@@ -622,6 +764,7 @@ class Connection:
     def _tick(self) -> None:
         now_s = self._loop.time()
         self._chores = 0
+        self._messages_paid = self.messages_sent
         self._ticking = self._loop.call_later(TICK_S, self._tick)
         if not self.is_greeted and now_s - self._born_s >= HANDSHAKE_S:
             self.close("it takes connections but does not answer as a server of ours")
@@ -636,13 +779,47 @@ class Connection:
             self.close("it fell silent")
 
 
+class _ClosedStreams:
+    """What is known of streams that are closed; pure."""
+
+    def __init__(self) -> None:
+        # Those that were broken off here, and up to which number they were forgotten.
+        self._reset_here: dict[int, None] = {}
+        self._forgotten = 0
+        # Numbers that the other side left out, between two that it took.
+        self.skipped: deque[tuple[int, int]] = deque(maxlen=SKIPS_KNOWN_MAX)
+
+    def on_reset_here(self, number: int) -> None:
+        known = self._reset_here
+        known[number] = None
+        if len(known) > RESETS_KNOWN_MAX:
+            oldest = next(iter(known))
+            del known[oldest]
+            self._forgotten = max(self._forgotten, oldest)
+
+    def is_forgiven(self, number: int) -> bool:
+        """Whether what comes on a stream may be on its way since before it was broken off here."""
+        return number in self._reset_here or number <= self._forgotten
+
+    def was_skipped(self, number: int) -> bool:
+        return any(before < number < after for before, after in self.skipped)
+
+
 def _wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
 
 
-def _ignore(_connection: Connection, _payload: bytes, _flags: int, _number: int) -> None:
-    """Priorities are only hints."""
+def _pass_over(connection: Connection, payload: bytes, _flags: int, _number: int) -> None:
+    """A frame of a kind that nobody knows."""
+    connection._chore(1 + len(payload) // UNKNOWN_BYTES_PER_CHORE)
+
+
+def _check_priority(payload: bytes, number: int) -> None:
+    if len(payload) != _PRIORITY_BYTES:
+        raise BadFrame("a priority of a strange length", h2.FRAME_SIZE_ERROR)
+    if h2.read_uint32(payload) & h2.WINDOW_MAX == number:
+        raise BadFrame("a stream that depends on itself")
 
 
 def _no_push(_connection: Connection, _payload: bytes, _flags: int, _number: int) -> None:
@@ -651,7 +828,7 @@ def _no_push(_connection: Connection, _payload: bytes, _flags: int, _number: int
 
 _HANDLERS: Final = {
     h2.HEADERS: Connection._on_headers,
-    h2.PRIORITY: _ignore,
+    h2.PRIORITY: Connection._on_priority,
     h2.RST_STREAM: Connection._on_reset,
     h2.SETTINGS: Connection._on_settings,
     h2.PUSH_PROMISE: _no_push,

@@ -16,6 +16,8 @@ from urllib.parse import quote_from_bytes, unquote
 
 import hpack
 
+from tailrace.transport.http2.headers import Headers
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD: Final = Struct(">BHBBI")
 MESSAGE_HEAD: Final = Struct(">BI")
@@ -39,12 +41,15 @@ SETTING_FRAME_BYTES_MAX: Final = 5
 SETTING_HEADER_LIST_BYTES_MAX: Final = 6
 
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 2, 3
-FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, CALM_DOWN = 6, 7, 8, 11
+STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, COMPRESSION_ERROR = 5, 6, 7, 8, 9
+CALM_DOWN: Final = 11
 
 WINDOW_DEFAULT: Final = 65_535
 WINDOW_MAX: Final = 2**31 - 1
 FRAME_BYTES_DEFAULT: Final = 16_384
 FRAME_BYTES_MAX: Final = 2**24 - 1
+"""That can be written at all; what we take is less."""
+TABLE_BYTES_DEFAULT: Final = 4_096
 HEADER_LIST_BYTES_MAX: Final = 64 << 10
 BLOCKS_KNOWN_MAX: Final = 1_024
 KNOWN_BLOCK_BYTES_MAX: Final = 1_024
@@ -53,6 +58,8 @@ _SETTING: Final = Struct(">HI")
 _UINT32: Final = Struct(">I")
 _LITERAL: Final = 0x00
 _MULTIPLE: Final = 0x7F
+_TABLE_SIZE: Final = 0x20
+TABLE_SHIFT_MAX: Final = 28
 _TIME_UNITS_MS: Final = {"H": 3_600_000, "M": 60_000, "S": 1_000, "m": 1, "u": 1e-3, "n": 1e-6}
 TIME_DIGITS_MAX: Final = 8
 
@@ -95,6 +102,13 @@ def go_away(last_stream: int, code: int, why: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _UINT32.pack(last_stream) + _UINT32.pack(code) + why.encode())
 
 
+def read_only_uint32(payload: bytes) -> int:
+    """Of a payload that is nothing else."""
+    if len(payload) != _UINT32.size:
+        raise BadFrame("a frame of a strange length", FRAME_SIZE_ERROR)
+    return read_uint32(payload)
+
+
 def read_uint32(payload: bytes, at: int = 0) -> int:
     """Of a payload that has at least so much."""
     if len(payload) < at + _UINT32.size:
@@ -133,25 +147,29 @@ class HeaderDecoder:
 
     def __init__(self) -> None:
         self._tables: hpack.Decoder | None = None
+        # How large a table the other side may ask for; less once it knows what we keep.
+        self.table_bytes_max = TABLE_BYTES_DEFAULT
 
-    def decode(self, block: bytes) -> dict[str, str]:
-        """The fields; of those that stand twice, the last one."""
+    def decode(self, block: bytes) -> Headers:
+        """The fields, which may be malformed. Not to be changed."""
         plain = _plain(block) if len(block) <= KNOWN_BLOCK_BYTES_MAX else None
         if plain is not None:
             return plain
+        if _table_bytes(block) > self.table_bytes_max:
+            raise BadFrame("a table that is larger than allowed", COMPRESSION_ERROR)
         if self._tables is None:
             self._tables = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
         try:
             fields = self._tables.decode(block, raw=True)
         except hpack.HPACKError as error:
-            raise BadFrame(f"headers that cannot be read: {error}") from error
-        return {_text(name): _text(value) for name, value in fields}
+            raise BadFrame(f"headers that cannot be read: {error}", COMPRESSION_ERROR) from error
+        return Headers((_text(name), _text(value)) for name, value in fields)
 
 
 @lru_cache(BLOCKS_KNOWN_MAX)
-def _plain(block: bytes) -> dict[str, str] | None:
+def _plain(block: bytes) -> Headers | None:
     """A block whose fields are all written out in full; None for others. Not to be changed."""
-    fields: dict[str, str] = {}
+    fields: list[tuple[str, str]] = []
     at, end = 0, len(block)
     while at < end:
         if block[at] != _LITERAL:
@@ -167,8 +185,26 @@ def _plain(block: bytes) -> dict[str, str] | None:
             if at > end:
                 return None
             texts.append(_text(block[start:at]))
-        fields[texts[0]] = texts[1]
-    return fields
+        fields.append((texts[0], texts[1]))
+    return Headers(fields)
+
+
+def _table_bytes(block: bytes) -> int:
+    """The largest table that the beginning of a block asks for; 0 when it asks for none."""
+    most, at = 0, 0
+    while at < len(block) and block[at] & 0xE0 == _TABLE_SIZE:
+        size = block[at] & 0x1F
+        at += 1
+        if size == 0x1F:
+            shift = 0
+            while at < len(block) and shift < TABLE_SHIFT_MAX:
+                size += (block[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+                if block[at - 1] < 0x80:
+                    break
+        most = max(most, size)
+    return most
 
 
 def _text(data: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tailrace.transport.addresses import split_address
+from tailrace.transport.budget import Budget, BudgetLimits
 from tailrace.transport.http2.client import Http2Channel, SharedConnection
 from tailrace.transport.probing import probe
 from tailrace.transport.rpc import Handler, Method, Probe
@@ -32,6 +33,8 @@ class Http2Network:
         self._idle_max = idle_max
         self._shared: dict[str, SharedConnection] = {}
         self._servers: list[Http2Server] = []
+        # One for all servers of the process.
+        self.budget = Budget(limits.budget if limits is not None else BudgetLimits())
 
     def channel(self, address: str) -> Http2Channel:
         split_address(address)
@@ -46,7 +49,7 @@ class Http2Network:
     ) -> Http2Server:
         from tailrace.transport.http2.server import Http2Server  # noqa: PLC0415 - not for clients.
 
-        server = Http2Server(handlers, self._limits)
+        server = Http2Server(handlers, self._limits, self.budget)
         await server.start(address)
         self._servers.append(server)
         return server

@@ -8,24 +8,45 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from tailrace.errors import Unreachable
+from tailrace.errors import Overloaded, TooManyConnections, Unreachable
 from tailrace.transport.addresses import join_address, listening_socket, split_address
+from tailrace.transport.budget import Account, Budget, BudgetLimits
 from tailrace.transport.http2 import frames as h2
-from tailrace.transport.http2.connection import Connection
-from tailrace.transport.http2.stream import STATUS_UNIMPLEMENTED, Http2Stream, StreamBroken
+from tailrace.transport.http2.connection import CHORES_OF_CONNECTION, Connection
+from tailrace.transport.http2.headers import Headers
+from tailrace.transport.http2.stream import (
+    STATUS_EXHAUSTED,
+    STATUS_UNIMPLEMENTED,
+    Http2Stream,
+    StreamBroken,
+)
 from tailrace.transport.limits import SPARE_CONNECTIONS, Connections, ServerLimits
-from tailrace.transport.rpc import CALLER, MESSAGE_BYTES_MAX, Encoded, Handler, Kind, Method
+from tailrace.transport.rpc import (
+    CALLER,
+    MESSAGE_BYTES_MAX,
+    CallRefused,
+    Encoded,
+    Handler,
+    Kind,
+    Method,
+)
 
 STREAMS_MAX: Final = 2_000
 """On one connection, where nothing else was said."""
 # What is said to the caller of a handler that raised.
 DETAIL_CHARACTERS_MAX: Final = 1_000
 IDLE_LOOK_S: Final = 1.0
+# A connection that never made a call is closed after this; any client may open another.
+FIRST_CALL_S: Final = 60.0
 # A server that stops waits so long for those who have been sent everything to leave by themselves.
 PARTING_S: Final = 0.5
 # Without descriptors no connection can be taken: look again then.
 ACCEPT_AGAIN_S: Final = 0.5
 CANCEL_AGAIN_S: Final = 2.0
+
+ANSWER_BYTES_MAX_KEY: Final = "tailrace-max-response-bytes"
+"""Metadata in which a caller says the largest answer that it takes."""
+ANSWER_DIGITS_MAX: Final = 12
 
 _OK, _INVALID, _DEADLINE, _INTERNAL, _UNAVAILABLE = 0, 3, 4, 13, 14
 _ANSWER: Final = h2.header_block([(":status", "200"), ("content-type", "application/grpc")])
@@ -43,10 +64,15 @@ class Http2Server:
     """Serves a mapping of handlers; `start` once, `stop` once."""
 
     def __init__(
-        self, handlers: Mapping[Method[Any, Any], Handler], limits: ServerLimits | None = None
+        self,
+        handlers: Mapping[Method[Any, Any], Handler],
+        limits: ServerLimits | None = None,
+        budget: Budget | None = None,
     ) -> None:
+        """`budget`: that of the process, which its servers share."""
         self.address = ""
         self.limits = limits
+        self.budget = budget or Budget(limits.budget if limits is not None else BudgetLimits())
         self.connections = Connections(limits) if limits is not None else None
         self._methods = {each.name: (each, handler) for each, handler in handlers.items()}
         self._running: dict[asyncio.Task[Any], None] = {}
@@ -120,31 +146,63 @@ class Http2Server:
             loop.remove_reader(self._sock)
             self._accepting = loop.call_later(ACCEPT_AGAIN_S, self._listen)
             return
-        limits = self.limits
-        if limits is not None and len(self._open) >= limits.connections_max + SPARE_CONNECTIONS:
+        now_s = asyncio.get_running_loop().time()
+        account = self.budget.account(str(peer[0]), now_s)
+        if not self._has_room(account) or not account.opened(CHORES_OF_CONNECTION, now_s):
             sock.close()
             return
         family = "ipv6" if sock.family == socket.AF_INET6 else "ipv4"
         name = f"{family}:{join_address(str(peer[0]), int(peer[1]))}"
-
-        def accept(stream: Http2Stream, fields: dict[str, str]) -> None:
-            self._accept(stream, fields, name)
-
         try:
-            connection = Connection(
-                sock,
-                message_bytes_max=limits.message_bytes_max if limits else MESSAGE_BYTES_MAX,
-                streams_max=limits.streams_per_connection_max if limits else STREAMS_MAX,
-                accept=accept,
-                on_end=self._ended,
-            )
+            self._open[self._connection(sock, account, name)] = name
         except OSError:
+            account.closed()
             sock.close()
-            return
-        self._open[connection] = name
+
+    def _connection(self, sock: socket.socket, account: Account, name: str) -> Connection:
+        def accept(stream: Http2Stream, headers: Headers) -> None:
+            self._accept(stream, headers, name, account)
+
+        limits = self.limits
+        connection = Connection(
+            sock,
+            message_bytes_max=limits.message_bytes_max if limits else MESSAGE_BYTES_MAX,
+            streams_max=limits.streams_per_connection_max if limits else STREAMS_MAX,
+            accept=accept,
+            on_end=self._ended,
+        )
+        connection.account = account
+        return connection
+
+    def _has_room(self, account: Account) -> bool:
+        """Whether one more connection of this peer is taken; others may have to go for it."""
+        limits = self.limits
+        if limits is None or len(self._open) < limits.connections_max + SPARE_CONNECTIONS:
+            return True
+        return self._make_room(account)
+
+    def _make_room(self, account: Account) -> bool:
+        """Close a connection of the address that has most: an idle one, else its newest.
+
+        An address that has as many as any other only gives up what it does not use.
+        """
+        heaviest = self.budget.heaviest_address()
+        if heaviest is None or heaviest.connections <= account.connections + 1:
+            heaviest = account
+        theirs = [each for each in self._open if each.account is heaviest]
+        idle = [each for each in theirs if each.is_idle]
+        if idle:
+            victim = min(idle, key=lambda each: each.used_s)
+        elif theirs and heaviest is not account:
+            victim = theirs[-1]
+        else:
+            return False
+        victim.turn_away("there is no room for all connections of its address")
+        return True
 
     def _ended(self, connection: Connection) -> None:
-        self._open.pop(connection, None)
+        if self._open.pop(connection, None) is not None and connection.account is not None:
+            connection.account.closed()
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
 
@@ -154,27 +212,36 @@ class Http2Server:
         self._looking = loop.call_later(IDLE_LOOK_S, self._look_for_idle)
         assert self.limits is not None
         since_s = loop.time() - self.limits.idle_ms / 1_000
+        unused_s = loop.time() - FIRST_CALL_S
         for connection in list(self._open):
-            if connection.is_idle and connection.used_s < since_s:
+            is_unused = not connection.has_served and connection.used_s < unused_s
+            if connection.is_idle and (is_unused or connection.used_s < since_s):
                 connection.go_away()
                 connection.close("nobody used it")
 
-    def _accept(self, stream: Http2Stream, fields: dict[str, str], peer: str) -> None:
+    def _accept(self, stream: Http2Stream, fields: Headers, peer: str, account: Account) -> None:
         found = self._methods.get(fields.get(":path", ""))
         if found is None or not fields.get("content-type", "").startswith("application/grpc"):
             _end_at_once(stream, STATUS_UNIMPLEMENTED, f"no method {fields.get(':path', '')!r}")
             return
-        refusal = None
+        serving = _Serving(stream, *found, peer)
+        serving.encoding = fields.get("grpc-encoding", "")
+        serving.answer_bytes_max = _answer_bytes_max(fields)
+        refusal = account.enter(peer, serving)
+        if refusal:
+            _end_at_once(stream, STATUS_EXHAUSTED, f"{Overloaded.code}: {refusal}")
+            return
         connections = self.connections
         if connections is not None and connections.is_counted(found[0].name):
-            refusal = connections.enter(peer)
-            if refusal is not None:
-                _end_at_once(stream, _UNAVAILABLE, f"{refusal.code}: {refusal}")
+            full = self._enter(connections, peer, account)
+            if full is not None:
+                account.leave(peer, serving)
+                _end_at_once(stream, _UNAVAILABLE, f"{full.code}: {full}")
                 return
         else:
             connections = None
+        stream.owner = serving
         timeout_ms = h2.read_timeout_ms(fields.get("grpc-timeout", ""))
-        serving = _Serving(stream, *found, peer)
         task = asyncio.get_running_loop().create_task(serving.run(timeout_ms))
         serving.task = task
         self._running[task] = None
@@ -183,10 +250,25 @@ class Http2Server:
             self._running.pop(task, None)
             # One that was cancelled before it ran has told nobody.
             serving.break_off()
+            account.leave(peer, serving)
             if connections is not None:
                 connections.leave(peer)
 
         task.add_done_callback(done)
+
+    def _enter(
+        self, connections: Connections, peer: str, account: Account
+    ) -> TooManyConnections | None:
+        """Let a connection in; when there are too many, at the cost of who has most."""
+        if not connections.is_full_for(peer):
+            return connections.enter(peer)
+        heaviest = self.budget.busiest_address()
+        if heaviest is None or len(heaviest.callers) <= len(account.callers) + 1:
+            return connections.enter(peer)
+        theirs = [each for each in self._open if each.account is heaviest and not each.is_idle]
+        if theirs:
+            theirs[-1].turn_away("there is no room for all connections of its address")
+        return connections.enter(peer, is_room_made=bool(theirs))
 
 
 class _Serving:
@@ -198,14 +280,16 @@ class _Serving:
         self.stream = stream
         self.method = method
         self.task: asyncio.Task[None] | None = None
+        # How the caller compresses, and the largest answer that it takes; 0: any.
+        self.encoding = ""
+        self.answer_bytes_max = 0
         self._handler = handler
         self._peer = peer
         self._has_begun = False
         self._limit: asyncio.Timeout | None = None
         # What the caller is told when the handler is cancelled; and whether it was told of an end.
         self._refusal = _UNAVAILABLE, "the handler was cancelled"
-        self._is_told = False
-        stream.owner = self
+        self._is_told = self._is_refused = False
 
     async def run(self, timeout_ms: float | None) -> None:
         CALLER.set(lambda: self._peer)
@@ -225,10 +309,12 @@ class _Serving:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        if self._is_late() and isinstance(error, TimeoutError):
+        if self._is_refused or (self._is_late() and isinstance(error, TimeoutError)):
             self.break_off()
             return
-        if isinstance(error, _BadRequest):
+        if isinstance(error, CallRefused):
+            self._refusal = error.status, str(error)
+        elif isinstance(error, _BadRequest):
             self._refusal = _INVALID, str(error)
         else:
             self._refusal = _INTERNAL, f"{type(error).__name__}: {error}"
@@ -263,6 +349,8 @@ class _Serving:
 
     async def send(self, message: Encoded, *, last: bool = False) -> None:
         """Raises StreamBroken."""
+        if self.answer_bytes_max:
+            self._check_size(message)
         before = b"" if self._has_begun else self._headers()
         self._has_begun = True
         pieces = (message,) if isinstance(message, bytes) else message
@@ -270,6 +358,13 @@ class _Serving:
         await self.stream.send(pieces, before=before, after=after)
         if last:
             self._finished()
+
+    def _check_size(self, message: Encoded) -> None:
+        size = len(message) if isinstance(message, bytes) else sum(map(len, message))
+        if size > self.answer_bytes_max:
+            detail = f"an answer of {size} bytes; the caller takes {self.answer_bytes_max}"
+            self.on_refused(STATUS_EXHAUSTED, f"{detail} ({ANSWER_BYTES_MAX_KEY})")
+            raise StreamBroken(detail)
 
     async def _end(self) -> None:
         """In order; what its tasks are in the middle of sending goes first."""
@@ -286,7 +381,8 @@ class _Serving:
         refusal = (_DEADLINE, "the time of the call is over") if self._is_late() else self._refusal
         if stream.is_sending or stream.is_torn:
             # Within a message nothing else can be said.
-            stream.reset(h2.INTERNAL_ERROR, refusal[1])
+            is_too_much = refusal[0] == STATUS_EXHAUSTED
+            stream.reset(h2.CALM_DOWN if is_too_much else h2.INTERNAL_ERROR, refusal[1])
             return
         try:
             stream.wire.write((data := self._last(*refusal),), len(data))
@@ -324,8 +420,16 @@ class _Serving:
     def on_headers(self, fields: dict[str, str], *, end: bool) -> None:
         """Clients of gRPC send no trailers."""
 
+    def shed(self, detail: str) -> None:
+        """The budget has no room for this call."""
+        self.on_refused(STATUS_EXHAUSTED, f"{Overloaded.code}: {detail}")
+
     def on_refused(self, status: int, detail: str) -> None:
+        if status == STATUS_UNIMPLEMENTED and self.encoding in {"", "identity"}:
+            # As gRPC says of a compressed message of a caller that never said how.
+            status, detail = _INTERNAL, "a compressed message without grpc-encoding"
         self._refusal = status, detail
+        self._is_refused = True
         self.cancel()
 
     def on_broken(self, reason: str) -> None:
@@ -384,6 +488,7 @@ def _end_at_once(stream: Http2Stream, status: int, detail: str) -> None:
     """Answer a call that is not served."""
     data = _only_trailers(stream.number, status, detail)
     data += h2.reset(stream.number, h2.NO_ERROR)
+    stream.wire.on_reset_here(stream.number)
     stream.has_finished = True
     stream.wire.write((data,), len(data))
     stream.on_broken("it is not served")
@@ -398,7 +503,16 @@ def _status_block(status: int, detail: str) -> bytes:
     if status == _OK:
         return _FINE
     written = h2.write_detail(detail[:DETAIL_CHARACTERS_MAX])
-    return h2.header_block([("grpc-status", str(status)), ("grpc-message", written)])
+    fields = [("grpc-status", str(status)), ("grpc-message", written)]
+    if status == STATUS_UNIMPLEMENTED:
+        fields.append(("grpc-accept-encoding", "identity"))
+    return h2.header_block(fields)
+
+
+def _answer_bytes_max(fields: Headers) -> int:
+    text = fields.get(ANSWER_BYTES_MAX_KEY, "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= ANSWER_DIGITS_MAX
+    return int(text) if is_number else 0
 
 
 _FINE: Final = h2.header_block([("grpc-status", "0")])

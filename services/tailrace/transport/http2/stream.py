@@ -6,7 +6,8 @@ which the connection reads the rest of it straight from the socket. A message is
 lies, in as few frames as the other side takes.
 
 Memory is bounded: the other side may send STREAM_WINDOW_BYTES beyond what was taken, and the rest
-of the message that it is in the middle of. The connection as a whole withholds nothing for what
+of the message that it is in the middle of. What is held counts in the budget of the process, which
+may have it given up (`shed`). The connection as a whole withholds nothing for what
 nobody takes: otherwise a few streams that nobody reads would stop all others on it.
 """
 
@@ -20,6 +21,8 @@ from typing import Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tailrace.errors import Overloaded
+from tailrace.transport.budget import Account
 from tailrace.transport.http2.frames import (
     CANCEL,
     DATA,
@@ -83,6 +86,9 @@ class Wire(Protocol):
 
     window: int
     frame_bytes_max: int
+    account: Account | None
+    """Where bytes that are held are counted; none on the side of clients."""
+    messages_sent: int
     waiting: dict[Http2Stream, None]
     """Streams that wait for a window, their own or that of the connection, in their order."""
 
@@ -97,6 +103,9 @@ class Wire(Protocol):
 
     def forget(self, stream: int) -> None:
         """The stream has ended on both sides."""
+
+    def on_reset_here(self, stream: int) -> None:
+        """The other side is told that the stream is broken, and may not know it yet."""
 
 
 class Owner(Protocol):
@@ -121,13 +130,16 @@ class Http2Stream:
         "_message_bytes_max",
         "_receiver",
         "_sending",
+        "_unsent",
         "_window_waiter",
         "at_end",
         "broken",
         "credit",
         "has_finished",
+        "held",
         "is_deaf",
         "is_torn",
+        "length_left",
         "number",
         "owner",
         "window",
@@ -148,6 +160,12 @@ class Http2Stream:
         self.is_deaf = False
         # Half a message of ours is on its way; unless somebody is sending, the rest will not come.
         self.is_torn = False
+        # How much data is still to come, where the other side has said it.
+        self.length_left: int | None = None
+        # What counts in the budget: bytes that came and were not taken, and those of an answer
+        # that waits for a window.
+        self.held = 0
+        self._unsent = 0
         self._message_bytes_max = message_bytes_max
         self._sending = asyncio.Lock()
         self._window_waiter: asyncio.Future[None] | None = None
@@ -183,6 +201,7 @@ class Http2Stream:
                     before = b""
                 await self._drained()
             flags = END_STREAM if end else 0
+            wire.messages_sent += 1
             if whole <= self.window and whole <= wire.window and whole <= wire.frame_bytes_max:
                 self.window -= whole
                 wire.window -= whole
@@ -206,7 +225,7 @@ class Http2Stream:
         while left:
             size = min(left, self.window, wire.window, wire.frame_bytes_max)
             if size <= 0:
-                await self._more_window()
+                await self._more_window(left)
                 continue
             self.window -= size
             wire.window -= size
@@ -219,10 +238,12 @@ class Http2Stream:
         if after:
             wire.write((after,), len(after))
 
-    async def _more_window(self) -> None:
+    async def _more_window(self, left: int) -> None:
         """Who gets nothing of what is allowed keeps its place; who got something lines up anew."""
         wire = self.wire
         wire.waiting[self] = None
+        self._unsent = left
+        self._hold(left)
         try:
             while min(self.window, wire.window) <= 0:
                 waiter = self._window_waiter = asyncio.get_running_loop().create_future()
@@ -231,6 +252,9 @@ class Http2Stream:
         finally:
             self._window_waiter = None
             wire.waiting.pop(self, None)
+            # Nothing, when all that was held was given up meanwhile.
+            size, self._unsent = self._unsent, 0
+            self._release(size)
 
     async def _drained(self) -> None:
         await self.wire.drained()
@@ -252,6 +276,7 @@ class Http2Stream:
         if self.broken is not None:
             return
         if not (self.at_end and self.has_finished):
+            self.wire.on_reset_here(self.number)
             # Who cannot be told needs not be told.
             with suppress(StreamBroken):
                 self.wire.write((data := reset(self.number, code),), len(data))
@@ -262,6 +287,7 @@ class Http2Stream:
         if self.broken is not None or (self.has_finished and self.at_end):
             return
         self.has_finished = True
+        self.wire.on_reset_here(self.number)
         try:
             self.wire.write((data := reset(self.number, code),), len(data))
         except StreamBroken:
@@ -303,9 +329,26 @@ class Http2Stream:
             finally:
                 self._receiver = None
         message = inbox.popleft()
-        self.credit.unread -= len(message) + MESSAGE_HEAD_BYTES
+        size = len(message) + MESSAGE_HEAD_BYTES
+        self.credit.unread -= size
+        self._release(size)
         self._give_credit()
         return message
+
+    def _hold(self, size: int) -> None:
+        account = self.wire.account
+        if account is not None:
+            account.hold(self, size)
+
+    def _release(self, size: int) -> None:
+        account = self.wire.account
+        if account is not None and size:
+            account.release(self, size)
+
+    def shed(self, detail: str) -> None:
+        """The budget has no room for what is held here."""
+        self.drop()
+        self._refuse(STATUS_EXHAUSTED, f"{Overloaded.code}: {detail}")
 
     def _give_credit(self) -> None:
         due = self.credit.due()
@@ -316,8 +359,6 @@ class Http2Stream:
     # What the connection tells.
 
     def on_headers(self, fields: dict[str, str], *, end: bool) -> None:
-        if self.at_end:
-            raise BadFrame("headers after the end of a stream")
         if end:
             self.on_end()
         if self.owner is not None:
@@ -329,8 +370,17 @@ class Http2Stream:
             return None
         return self._message[self._filled : self._filled + size]
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return self._message is not None or bool(self._head)
+
     def on_filled(self, size: int) -> None:
         """So many bytes stand in `room`."""
+        self._fill(size)
+        self._hold(size)
+
+    def _fill(self, size: int) -> None:
         message = self._message
         assert message is not None
         self._filled += size
@@ -340,13 +390,18 @@ class Http2Stream:
 
     def on_data(self, data: memoryview) -> None:
         """Bytes of messages; they stand there only now."""
+        self._take(data)
+        if not self.is_deaf:
+            self._hold(len(data))
+
+    def _take(self, data: memoryview) -> None:
         at, end = 0, len(data)
         while at < end and not self.is_deaf:
             room = self.room(end - at)
             if room is not None:
                 room[:] = data[at : at + len(room)]
                 at += len(room)
-                self.on_filled(len(room))
+                self._fill(len(room))
                 continue
             missing = MESSAGE_HEAD_BYTES - len(self._head)
             self._head += data[at : at + missing]
@@ -400,8 +455,11 @@ class Http2Stream:
     def on_end(self) -> None:
         """The other side has finished."""
         self.at_end = True
-        if self._message is not None or self._head:
+        if self.is_inside:
             self.reset(PROTOCOL_ERROR, "it ended within a message")
+            return
+        if self.length_left:
+            self.reset(PROTOCOL_ERROR, "it ended before the length that it had named")
             return
         _wake(self._receiver)
         self._close_if_done()
@@ -424,6 +482,8 @@ class Http2Stream:
         self._head = b""
         self.credit.unread = 0
         self._inbox.clear()
+        self._unsent = 0
+        self._release(self.held)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -166,11 +166,13 @@ async def serving(
         assert not server._open
 
 
-async def connected(server: Http2Server, *, greet: bool = True) -> Raw:
-    """A bare client of a server of ours."""
+async def connected(server: Http2Server, *, greet: bool = True, source: str = "") -> Raw:
+    """A bare client of a server of ours; `source`: another address of this machine."""
     host, _, port = server.address.rpartition(":")
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setblocking(False)
+    if source:
+        sock.bind((source, 0))
     await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
     raw = Raw(sock)
     if greet:

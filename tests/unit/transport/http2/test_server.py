@@ -107,15 +107,17 @@ async def test_streams_beyond_the_limit_are_refused_one_by_one() -> None:
 
 async def test_what_is_not_served_is_said_so() -> None:
     async with bare_client() as raw:
-        block = h2.header_block([(":path", "/no/where"), ("content-type", "application/grpc")])
+        common = [(":method", "POST"), (":scheme", "http")]
+        grpc_type = ("content-type", "application/grpc")
+        block = h2.header_block([*common, (":path", "/no/where"), grpc_type])
         await raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 1, block))
         status = await raw.status(1)
         assert status["grpc-status"] == "12"
         assert "/no/where" in status["grpc-message"]
-        block = h2.header_block([(":path", ECHO.name), ("content-type", "text/html")])
+        block = h2.header_block([*common, (":path", ECHO.name), ("content-type", "text/html")])
         await raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 3, block))
         assert (await raw.status(3))["grpc-status"] == "12"
-        long = h2.header_block([(":path", "/" + "é" * 10_000)])
+        long = h2.header_block([*common, (":path", "/" + "é" * 10_000)])
         await raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS, 5, long))
         assert (await raw.status(5))["grpc-status"] == "12"
 
@@ -160,7 +162,7 @@ async def test_messages_that_are_not_taken_are_refused_with_a_reason(
         raw = await connected(server)
         for number, (said, status) in enumerate(((too_large, "8"), (compressed, "12")) * 2):
             stream = 2 * number + 1
-            await raw.send(request(stream, method))
+            await raw.send(request(stream, method, ("grpc-encoding", "gzip")))
             if number >= 2:
                 await raw.in_step()
             await raw.send(data(stream, said), data(stream, said))
@@ -179,8 +181,39 @@ async def test_a_caller_of_grpc_that_compresses_is_told_that_it_cannot() -> None
             ) as no:
                 await call(b"x" * 10_000)
             assert no.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            told = [*(no.value.initial_metadata() or ()), *(no.value.trailing_metadata() or ())]
+            assert ("grpc-accept-encoding", "identity") in told or told == []
             # gRPC sends what would not become smaller as it is.
             assert await call(b"x") == b"x"
+
+
+async def test_a_compressed_message_is_refused_as_grpc_says() -> None:
+    zipped = h2.MESSAGE_HEAD.pack(1, 3) + b"zip"
+    async with bare_client() as raw:
+        await raw.send(request(1, ECHO, ("grpc-encoding", "gzip")), data(1, zipped, end=True))
+        told = await raw.status(1)
+        assert (told["grpc-status"], told["grpc-accept-encoding"]) == ("12", "identity")
+        # Who never said how it compresses is at fault itself.
+        await raw.send(request(3, ECHO), data(3, zipped, end=True))
+        assert (await raw.status(3))["grpc-status"] == "13"
+
+
+@pytest.mark.parametrize("method", [ECHO, TALK], ids=["unary", "stream"])
+async def test_an_answer_is_not_larger_than_the_caller_takes(method: Method[bytes, bytes]) -> None:
+    key = server_module.ANSWER_BYTES_MAX_KEY
+    async with bare_client() as raw:
+        await raw.send(request(1, method, (key, "100")), data(1, message(bytes(100)), end=True))
+        assert await raw.message(1) == bytes(100)
+        assert (await raw.status(1))["grpc-status"] == "0"
+        await raw.send(request(3, method, (key, "100")), data(3, message(bytes(101))))
+        told = await raw.status(3)
+        assert told["grpc-status"] == "8"
+        assert "an answer of 101 bytes; the caller takes 100" in told["grpc-message"]
+        # What is no number is no limit.
+        for number, value in ((5, "-1"), (7, "much"), (9, "9" * 30)):
+            sent = data(number, message(bytes(200)), end=True)
+            await raw.send(request(number, method, (key, value)), sent)
+            assert await raw.message(number) == bytes(200)
 
 
 async def test_the_largest_messages_go_both_ways_to_callers_of_grpc() -> None:

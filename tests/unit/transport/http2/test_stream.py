@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.transport.budget import Account
 from tailrace.transport.http2 import frames as h2
 from tailrace.transport.http2.stream import (
     STREAM_WINDOW_BYTES,
@@ -32,6 +33,8 @@ class Paper:
         self.forgotten: list[int] = []
         self.waiting: dict[Http2Stream, None] = {}
         self.is_clogged = False
+        self.account: Account | None = None
+        self.messages_sent = 0
         self.is_gone = False
 
     def write(self, pieces: Sequence[Bytes], size: int) -> None:
@@ -46,6 +49,9 @@ class Paper:
 
     def forget(self, stream: int) -> None:
         self.forgotten.append(stream)
+
+    def on_reset_here(self, stream: int) -> None:
+        """Nobody asks this one."""
 
     def frames(self) -> list[tuple[int, int, int, bytes]]:
         """What was written since the last look."""
