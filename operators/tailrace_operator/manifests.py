@@ -30,6 +30,7 @@ ROLES: Final = (BROKER, CONTROLLER, COORDINATOR)
 
 BROKER_PORT: Final = 9092
 LINK_PORT: Final = 9093
+CONTROL_PORT: Final = 9095
 CONTROLLER_PORT: Final = 9090
 COORDINATOR_PORT: Final = 9094
 METRICS_PORT: Final = 9404
@@ -137,7 +138,12 @@ def _config_map(spec: ClusterSpec, role: str) -> Manifest:
 
 
 _PORTS: Final = {
-    BROKER: {"clients": BROKER_PORT, "links": LINK_PORT, "metrics": METRICS_PORT},
+    BROKER: {
+        "clients": BROKER_PORT,
+        "links": LINK_PORT,
+        "control": CONTROL_PORT,
+        "metrics": METRICS_PORT,
+    },
     CONTROLLER: {"grpc": CONTROLLER_PORT, "metrics": METRICS_PORT},
     COORDINATOR: {"grpc": COORDINATOR_PORT, "metrics": METRICS_PORT},
 }
@@ -180,8 +186,10 @@ def _disruption_budget(spec: ClusterSpec, role: str) -> Manifest:
 
 
 def _network_policy(spec: ClusterSpec) -> Manifest:
-    """Anybody may reach brokers and coordinators for records; links are between brokers alone."""
-    own = {"podSelector": {"matchLabels": {CLUSTER_LABEL: spec.name}}}
+    """Anybody may reach brokers and coordinators for records.
+
+    Links are between brokers alone, and only controllers give brokers orders.
+    """
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -196,10 +204,15 @@ def _network_policy(spec: ClusterSpec) -> Manifest:
                         for port in (BROKER_PORT, CONTROLLER_PORT, COORDINATOR_PORT, METRICS_PORT)
                     ]
                 },
-                {"from": [own], "ports": [{"port": LINK_PORT}]},
+                {"from": [_pods_of(spec, BROKER)], "ports": [{"port": LINK_PORT}]},
+                {"from": [_pods_of(spec, CONTROLLER)], "ports": [{"port": CONTROL_PORT}]},
             ],
         },
     }
+
+
+def _pods_of(spec: ClusterSpec, role: str) -> Manifest:
+    return {"podSelector": {"matchLabels": labels(spec.name, role)}}
 
 
 def _stateful_set(spec: ClusterSpec, role: str) -> Manifest:
@@ -336,8 +349,10 @@ def _environment(spec: ClusterSpec, role: str) -> list[Manifest]:
         BROKER: {
             "LISTENERS": f"0.0.0.0:{BROKER_PORT}",
             "LINK_LISTENERS": f"0.0.0.0:{LINK_PORT}",
+            "CONTROL_LISTENERS": f"0.0.0.0:{CONTROL_PORT}",
             "ADVERTISED_LISTENERS": f"{host}:{BROKER_PORT}",
             "ADVERTISED_LINK_LISTENERS": f"{host}:{LINK_PORT}",
+            "ADVERTISED_CONTROL_LISTENERS": f"{host}:{CONTROL_PORT}",
         },
         CONTROLLER: {
             "CONTROLLER_LISTENERS": f"0.0.0.0:{CONTROLLER_PORT}",

@@ -35,6 +35,7 @@ from tailrace.v1 import controller_pb2
 
 BROKER_PORT = 9092
 LINK_PORT = 9093
+CONTROL_PORT = 9095
 CONTROLLER_PORT = 9191
 COORDINATOR_PORT = 9292
 # Fewer than a real cluster has: each is a partition that is loaded anew with every owner.
@@ -102,6 +103,7 @@ class BrokerNode(Node):
             broker_id=self.number,
             listen=f"{self.name}:{BROKER_PORT}",
             link_listen=f"{self.name}:{LINK_PORT}",
+            control_listen=f"{self.name}:{CONTROL_PORT}",
             folders=FolderConfig(log_dirs=("/data",), open_files_max=64),
             log_defaults=cluster.log_defaults,
             replica_lag_time_max_ms=cluster.lag_max_ms,

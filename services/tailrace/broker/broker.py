@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from tailrace.broker.administration import ReplicaAdmin
 from tailrace.broker.clients import ClientStreams
 from tailrace.broker.control import ControlService
+from tailrace.broker.controller_guard import ControllerGuard
 from tailrace.broker.diagnosing import diagnosis
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
@@ -31,6 +32,7 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.scrubbing import Scrubber
 from tailrace.broker.service import MetadataService, OffsetService, ProduceService
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.time_lookups import TimeLookups
 from tailrace.broker.traces import TracedFetchStream, TracedProduceStream, traced_orders
 from tailrace.clock import Clock
 from tailrace.errors import (
@@ -59,7 +61,7 @@ from tailrace.runtime import Blocking, Tasks
 from tailrace.tracing import Tracer
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
-from tailrace.transport.rpc import Links, Network, Probe, Server
+from tailrace.transport.rpc import Handler, Links, Method, Network, Probe, Server
 from tailrace.v1 import broker_pb2, controller_pb2
 
 STORE_RETRY_MS: Final = 500
@@ -158,6 +160,7 @@ class Broker:
             tasks=self._tasks,
             rng=self._rng,
             identity=lambda: (self._cluster_id, self.epoch),
+            incarnation=self._incarnation,
             say=self._say,
             live=self.live,
         )
@@ -426,7 +429,7 @@ class Broker:
             quotas=self.quotas,
             streams=None if tracer is None else partial(TracedFetchStream, tracer),
         )
-        offsets = OffsetService(replicas)
+        offsets = OffsetService(replicas, TimeLookups(self._blocking))
         replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
         self.control = control = ControlService(
             settings.broker_id,
@@ -434,11 +437,20 @@ class Broker:
             self.metadata,
             self.live,
             disks,
+            ControllerGuard(
+                self._store,
+                self._clock,
+                self._say,
+                epoch=lambda: self.epoch,
+                incarnation=self._incarnation,
+                proof_needed=not settings.control_on_client_port,
+            ),
             epoch=lambda: self.epoch,
             draining=lambda: self._draining,
             ordered=self._ordered,
             health_interval_ms=settings.health_interval_ms,
         )
+        orders = self._order_handlers(control)
         server = await self._network.serve(
             settings.listen,
             {
@@ -450,23 +462,36 @@ class Broker:
                 methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
                 methods.BROKER_DIAGNOSE: self._diagnose,
                 methods.BROKER_ALLOCATE_PRODUCER_ID: self._producer_ids.allocate,
-                methods.CONTROL_HEALTH: control.health,
-                methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr
-                if tracer is None
-                else traced_orders(tracer, control.leader_and_isr),
-                methods.CONTROL_STOP_REPLICA: control.stop_replica,
-                methods.CONTROL_UPDATE_METADATA: control.update_metadata,
-                methods.CONTROL_UPDATE_SETTINGS: control.update_settings,
+                **(orders if settings.control_on_client_port else {}),
             },
         )
         link_server = await links.listen(settings.link_listen, replicas.accept)
-        self._servers = [server, link_server]
+        control_server = await self._network.serve(settings.control_listen, orders)
+        self._servers = [server, link_server, control_server]
         self.address = server.address
+
+    def _order_handlers(self, control: ControlService) -> dict[Method[Any, Any], Handler]:
+        tracer = self._tracer
+        return {
+            methods.CONTROL_HEALTH: control.health,
+            methods.CONTROL_LEADER_AND_ISR: control.leader_and_isr
+            if tracer is None
+            else traced_orders(tracer, control.leader_and_isr),
+            methods.CONTROL_STOP_REPLICA: control.stop_replica,
+            methods.CONTROL_UPDATE_METADATA: control.update_metadata,
+            methods.CONTROL_UPDATE_SETTINGS: control.update_settings,
+        }
+
+    def _incarnation(self) -> str:
+        return "" if self._registration is None else self._registration.facts.incarnation
 
     def _register(self, report: ManagerReport) -> RegisteredBroker:
         settings = self._settings
         host, port = split_address(settings.advertised or self._servers[0].address)
         link_host, link_port = split_address(settings.link_advertised or self._servers[1].address)
+        control_host, control_port = split_address(
+            settings.control_advertised or self._servers[2].address
+        )
         return RegisteredBroker(
             self._store,
             BrokerRegistration(
@@ -479,6 +504,8 @@ class Broker:
                 rack=settings.rack,
                 instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,
+                control_host=control_host,
+                control_port=control_port,
             ),
             process=self._process,
             ask=self._ask_life,

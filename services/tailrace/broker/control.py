@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tailrace.broker.controller_guard import ControllerGuard
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.hosted import ReplicaOrder, StopOrder
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService
-from tailrace.errors import StaleBroker, StaleController, TailraceError, Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.transport.rpc import Stream
@@ -31,6 +32,7 @@ class ControlService:
         metadata: MetadataService,
         live: LiveSettings,
         disks: DiskWatch,
+        guard: ControllerGuard,
         *,
         epoch: Callable[[], int | None],
         draining: Callable[[], bool],
@@ -47,7 +49,7 @@ class ControlService:
         self._draining = draining
         self._ordered = ordered
         self._health_interval_ms = health_interval_ms
-        self.controller_epoch = -1
+        self._guard = guard
 
     async def health(
         self, request: pb.HealthRequest, stream: Stream[pb.HealthResponse, pb.HealthRequest]
@@ -56,10 +58,10 @@ class ControlService:
 
         Now and then, and at once when another replica goes out of service.
         """
-        if self._problem(request.header) is not None:
+        if await self._problem(request.header) is not None:
             return
         try:
-            while request.header.controller_epoch >= self.controller_epoch:
+            while request.header.controller_epoch >= self._guard.controller_epoch:
                 await stream.send(
                     pb.HealthResponse(
                         broker_id=self._broker_id,
@@ -90,7 +92,7 @@ class ControlService:
         ]
 
     async def leader_and_isr(self, request: pb.LeaderAndIsrRequest) -> pb.LeaderAndIsrResponse:
-        problem = self._problem(request.header)
+        problem = await self._problem(request.header)
         if problem is not None:
             return pb.LeaderAndIsrResponse(error=error_code(problem.code), message=str(problem))
         self._ordered()
@@ -107,7 +109,7 @@ class ControlService:
         return response
 
     async def stop_replica(self, request: pb.StopReplicaRequest) -> pb.StopReplicaResponse:
-        problem = self._problem(request.header)
+        problem = await self._problem(request.header)
         if problem is not None:
             return pb.StopReplicaResponse(error=error_code(problem.code), message=str(problem))
         orders = [
@@ -120,34 +122,23 @@ class ControlService:
         )
 
     async def update_metadata(self, request: pb.UpdateMetadataRequest) -> pb.UpdateMetadataResponse:
-        problem = self._problem(request.header)
+        problem = await self._problem(request.header)
         if problem is not None:
             return pb.UpdateMetadataResponse(error=error_code(problem.code), message=str(problem))
         self._metadata.update(request.metadata)
         return pb.UpdateMetadataResponse()
 
     async def update_settings(self, request: pb.UpdateSettingsRequest) -> pb.UpdateSettingsResponse:
-        problem = self._problem(request.header)
+        problem = await self._problem(request.header)
         if problem is not None:
             return pb.UpdateSettingsResponse(error=error_code(problem.code), message=str(problem))
         clients = {each.client_id: dict(each.settings) for each in request.clients}
         self._live.update(dict(request.broker), clients)
         return pb.UpdateSettingsResponse()
 
-    def _problem(self, header: pb.OrderHeader) -> TailraceError | None:
-        """Why an order must not be obeyed; a newer controller is remembered."""
-        if header.controller_epoch < self.controller_epoch:
-            return StaleController(
-                f"controller {header.controller_id} has epoch {header.controller_epoch}, "
-                f"{self.controller_epoch} was seen here"
-            )
-        self.controller_epoch = header.controller_epoch
-        if header.broker_epoch != self._epoch():
-            return StaleBroker(
-                f"the order is for epoch {header.broker_epoch} of broker {self._broker_id}, "
-                f"this is {self._epoch()}"
-            )
-        return None
+    async def _problem(self, header: pb.OrderHeader) -> TailraceError | None:
+        """Why an order must not be obeyed."""
+        return await self._guard.problem(header)
 
 
 def _failed(partition: TopicPartition, error: TailraceError) -> pb.PartitionError:

@@ -22,6 +22,7 @@ from tailrace.log.report import ManagerReport
 from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
+from tailrace.metrics.watchdog import watched
 from tailrace.process import open_files, until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.tracing import open_tracer
@@ -68,8 +69,10 @@ async def run_broker(
     )
     observed = ObservedBroker(broker, settings, store, network, clock)
     network.why_not_ready = observed.why_not_ready
-    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
-        await _run(broker, stop, say)
+    sock = await metrics_socket(settings.metrics_listen)
+    with watched(clock, say, limit_ms=settings.loop_stall_warn_ms) as watchdog:
+        async with observing(observed, clock, sock, say, watchdog):
+            await _run(broker, stop, say)
     await store.close()
     blocking.close()
     if tracer is not None:

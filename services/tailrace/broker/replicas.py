@@ -18,6 +18,7 @@ from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
 from tailrace.broker.fetcher import LeaderLink, event_of
 from tailrace.broker.flushes import TimedBlocking, flush
+from tailrace.broker.follower_guard import FollowerGuard
 from tailrace.broker.hosted import Hosted, ReplicaOrder, StopOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import (
@@ -121,6 +122,7 @@ class Replicas:
         identity: Callable[[], tuple[str, int | None]],
         say: Callable[[str], None],
         live: LiveSettings | None = None,
+        incarnation: Callable[[], str] = str,
     ) -> None:
         self._live = live = live or LiveSettings(settings.log_defaults, say)
         self._settings = settings
@@ -133,6 +135,8 @@ class Replicas:
         self._tasks = tasks
         self._rng = rng
         self._identity = identity
+        self._incarnation = incarnation
+        self.follower_guard = FollowerGuard(store, clock, say)
         self._say = say
         self.counts = BrokerCounts()
         self._syncs = TimedBlocking(blocking, clock, self.counts.flushes)
@@ -305,6 +309,9 @@ class Replicas:
         hello = await hello_of(link, self._identity()[0], self.broker_id)
         if hello is None:
             self._say(f"link from {link.peer} refused: it is not a follower of this broker")
+            link.close()
+            return
+        if await self.follower_guard.problem(hello, link.peer):
             link.close()
             return
         session = FollowerSession(
@@ -640,6 +647,7 @@ class Replicas:
             broker_epoch=epoch,
             version=PROTOCOL_VERSION,
             cluster_id=cluster_id,
+            incarnation=self._incarnation(),
         )
 
     def _pushed(self, hosted: Hosted, part: pb.LeaderPartition, piece: memoryview) -> None:

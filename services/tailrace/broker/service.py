@@ -23,6 +23,7 @@ from tailrace.broker.hosted import Hosted
 from tailrace.broker.quotas import ClientQuota, Quotas
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
+from tailrace.broker.time_lookups import TimeLookups
 from tailrace.clock import Clock
 from tailrace.errors import (
     DiskFull,
@@ -56,6 +57,9 @@ REQUEST_OVERHEAD_BYTES: Final = 1_024
 ANSWERS_WAITING_MAX: Final = 256
 
 _ACKS: Final[dict[int, str]] = {pb.ACKS_NONE: "none", pb.ACKS_LEADER: "leader"}
+
+# So many entries of a request are worked on before others have their turn.
+ENTRIES_PER_TURN: Final = 500
 
 
 class ProduceService:
@@ -430,13 +434,20 @@ def _fill(answer: pb.PartitionProduced, results: list[BatchResult], traffic: Tra
 class OffsetService:
     """Looks up offsets."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, lookups: TimeLookups) -> None:
         self._replicas = replicas
+        self._lookups = lookups
 
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        return pb.ListOffsetsResponse(offsets=[self._look_up(query) for query in request.queries])
+        response = pb.ListOffsetsResponse()
+        timed = sum(1 for query in request.queries if query.position not in _ENDS)
+        for number, query in enumerate(request.queries):
+            response.offsets.append(await self._look_up(query, timed))
+            if number % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
+                await asyncio.sleep(0)
+        return response
 
-    def _look_up(self, query: pb.OffsetQuery) -> pb.OffsetFound:
+    async def _look_up(self, query: pb.OffsetQuery, timed: int) -> pb.OffsetFound:
         found = pb.OffsetFound(partition=query.partition, offset=-1, timestamp_ms=-1)
         try:
             hosted = self._replicas.find(from_partition(query.partition))
@@ -449,12 +460,16 @@ class OffsetService:
             elif query.position == pb.OFFSET_POSITION_LATEST:
                 found.offset = high_watermark
             else:
-                timed = hosted.log.offset_for_time(query.timestamp_ms, up_to=high_watermark)
-                if timed is not None:
-                    found.offset, found.timestamp_ms = timed
+                self._lookups.check(timed)
+                at = await self._lookups.find(hosted.log, query.timestamp_ms, up_to=high_watermark)
+                if at is not None:
+                    found.offset, found.timestamp_ms = at
         except TailraceError as error:
             found.error, found.message = error_code(error.code), str(error)
         return found
+
+
+_ENDS: Final = frozenset({pb.OFFSET_POSITION_EARLIEST, pb.OFFSET_POSITION_LATEST})
 
 
 class MetadataService:

@@ -19,11 +19,17 @@ class BrokerSettings:
     broker_id: int
     listen: str = "127.0.0.1:9092"
     link_listen: str = "127.0.0.1:9093"
+    control_listen: str = "127.0.0.1:9095"
     # What others are told to connect to; empty: the address listened on.
     advertised: str = ""
     link_advertised: str = ""
+    control_advertised: str = ""
+    # Orders are taken on the client port too, from controllers that know no other. For upgrades.
+    control_on_client_port: bool = False
     # Where /metrics, /livez and /readyz are served; empty: nowhere.
     metrics_listen: str = ""
+    # A turn of the event loop that takes longer is named in the log, with its stack.
+    loop_stall_warn_ms: int = 250
     # Where traces go (OTLP over HTTP), and the share of frames that have one; empty: nowhere.
     otel_endpoint: str = ""
     otel_sample_ratio: float = SAMPLE_RATIO

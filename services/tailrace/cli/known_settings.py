@@ -52,6 +52,12 @@ _METRICS: Final = Own(
     Address(optional=True),
     "where /metrics, /livez and /readyz are served; nowhere when it is empty",
 )
+_STALLS: Final = Own(
+    "loop.stall.warn.ms",
+    "loop_stall_warn_ms",
+    Whole(50),
+    "a turn of the event loop that takes longer is named in the log, with its stack",
+)
 _TRACES: Final = Own(
     "otel.endpoint",
     "otel_endpoint",
@@ -79,8 +85,9 @@ _ETCD: Final = (
 
 _BROKER: Final = (
     Own("broker.id", "broker_id", _ID, "the number of this broker", required=True),
-    Own("listeners", "listen", Address(), "where clients and controllers connect"),
+    Own("listeners", "listen", Address(), "where clients connect"),
     Own("link.listeners", "link_listen", Address(), "where other brokers fetch replicas"),
+    Own("control.listeners", "control_listen", Address(), "where controllers connect, only they"),
     Own(
         "advertised.listeners",
         "advertised",
@@ -93,7 +100,20 @@ _BROKER: Final = (
         Address(optional=True),
         "what brokers are told instead of `link.listeners`",
     ),
+    Own(
+        "advertised.control.listeners",
+        "control_advertised",
+        Address(optional=True),
+        "what controllers are told instead of `control.listeners`",
+    ),
+    Own(
+        "control.on.client.port",
+        "control_on_client_port",
+        Flag(),
+        "orders are taken on `listeners` too: while controllers of an older version still run",
+    ),
     _METRICS,
+    _STALLS,
     _TRACES,
     Own(
         "otel.sample.ratio",
@@ -299,6 +319,7 @@ _CONTROLLER: Final = (
         "what they are told instead of `controller.listeners`",
     ),
     _METRICS,
+    _STALLS,
     _TRACES,
     Own(
         "controller.lease.ttl.ms",
@@ -419,6 +440,7 @@ _COORDINATOR: Final = (
         "what clients are told to connect to",
     ),
     _METRICS,
+    _STALLS,
     _TRACES,
     Own("coordinator.lease.ms", "lease_ttl_ms", Whole(1_000), "its lease in etcd"),
     Own(

@@ -18,6 +18,7 @@ from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import RequestTimedOut, TailraceError, Unreachable
 from tailrace.meta.image import LiveBroker, LiveCoordinator
+from tailrace.meta.keys import BrokerRegistration
 from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address
@@ -99,7 +100,7 @@ class HealthWatch(Generic[Id, Live]):
 
     async def ask(self, live: Live) -> Answer:
         """Ask a broker once, whether it is registered or not."""
-        channel = self._network.channel(broker_address(live))
+        channel = self._network.channel(control_address(live))
         stream = self._open(channel, live)
         try:
             async with asyncio.timeout(self._settings.health_answer_ms / 1_000):
@@ -116,7 +117,7 @@ class HealthWatch(Generic[Id, Live]):
 
     async def _watch(self, broker: Id, live: Live) -> None:
         backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
-        channel = self._network.channel(broker_address(live))
+        channel = self._network.channel(control_address(live))
         said = False
         try:
             while True:
@@ -162,16 +163,21 @@ class HealthWatch(Generic[Id, Live]):
             controller_id=self._term.controller_id,
             controller_epoch=self._term.epoch,
             broker_epoch=live.epoch,
+            broker_incarnation=getattr(live.registration, "incarnation", ""),
         )
         request = pb.HealthRequest(header=to_order_header(header))
         return channel.open(CONTROL_HEALTH, request)
 
     async def _is_refused(self, live: Live) -> bool:
-        return await is_refused(self._network, broker_address(live), self._settings)
+        return await is_refused(self._network, control_address(live), self._settings)
 
 
-def broker_address(live: LiveBroker | LiveCoordinator) -> str:
-    return join_address(live.registration.host, live.registration.port)
+def control_address(live: LiveBroker | LiveCoordinator) -> str:
+    """Where it takes orders: a broker on a port of its own, unless it is of an older version."""
+    facts = live.registration
+    if isinstance(facts, BrokerRegistration) and facts.control_port:
+        return join_address(facts.control_host or facts.host, facts.control_port)
+    return join_address(facts.host, facts.port)
 
 
 async def is_refused(network: Network, address: str, settings: ControllerSettings) -> bool:

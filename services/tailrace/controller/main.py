@@ -16,6 +16,7 @@ from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.traces import FailoverTraces
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
+from tailrace.metrics.watchdog import watched
 from tailrace.process import until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
@@ -50,8 +51,10 @@ async def run_controller(
     )
     observed = ObservedController(controller, settings, network)
     network.why_not_ready = observed.why_not_ready
-    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
-        await _run(controller, stop, say)
+    sock = await metrics_socket(settings.metrics_listen)
+    with watched(clock, say, limit_ms=settings.loop_stall_warn_ms) as watchdog:
+        async with observing(observed, clock, sock, say, watchdog):
+            await _run(controller, stop, say)
     await store.close()
     if tracer is not None:
         tracer.close()

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tailrace.controller.facts import Term
-from tailrace.controller.health import broker_address
+from tailrace.controller.health import control_address
 from tailrace.controller.messages import Painter, link_address, order_for, settings_for
 from tailrace.controller.retries import Backoff
 from tailrace.controller.settings import ControllerSettings
@@ -355,9 +355,10 @@ class Sender:
                 controller_id=term.controller_id,
                 controller_epoch=term.epoch,
                 broker_epoch=live.epoch,
+                broker_incarnation=live.registration.incarnation,
             )
         )
-        self.channel = network.channel(broker_address(live))
+        self.channel = network.channel(control_address(live))
         self._wanted: dict[TopicPartition, PartitionOrder] = {}
         self._untold: dict[TopicPartition, None] = {}
         self._is_full = True

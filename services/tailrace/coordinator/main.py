@@ -17,6 +17,7 @@ from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
+from tailrace.metrics.watchdog import watched
 from tailrace.process import until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
@@ -51,8 +52,10 @@ async def run_coordinator(
     )
     observed = ObservedCoordinator(coordinator, settings, store, network, clock)
     network.why_not_ready = observed.why_not_ready
-    async with observing(observed, clock, await metrics_socket(settings.metrics_listen), say):
-        await _run(coordinator, stop, say)
+    sock = await metrics_socket(settings.metrics_listen)
+    with watched(clock, say, limit_ms=settings.loop_stall_warn_ms) as watchdog:
+        async with observing(observed, clock, sock, say, watchdog):
+            await _run(coordinator, stop, say)
     await store.close()
     if tracer is not None:
         tracer.close()

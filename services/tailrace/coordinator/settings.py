@@ -22,6 +22,8 @@ class CoordinatorSettings:
     advertised: str = ""
     # Where /metrics, /livez and /readyz are served; empty: nowhere.
     metrics_listen: str = ""
+    # A turn of the event loop that takes longer is named in the log, with its stack.
+    loop_stall_warn_ms: int = 250
     # Where traces go (OTLP over HTTP); empty: nowhere.
     otel_endpoint: str = ""
     lease_ttl_ms: int = 5_000

@@ -485,6 +485,7 @@ class DevCluster:
                     "broker.id": str(member.number),
                     "listeners": member.address,
                     "link.listeners": member.second_address,
+                    "control.listeners": member.control_address,
                     "log.dirs": str(self._folder / member.name / _DATA),
                     "metrics.listeners": member.metrics_address,
                     "etcd.endpoints": etcd,
@@ -518,7 +519,7 @@ class DevCluster:
     def _settings_of_others(self, member: Member) -> dict[str, str]:
         """What brokers were told that were there before: one that joins them is told the same."""
         own = {"broker.id", "listeners", "link.listeners", "log.dirs", "etcd.endpoints"}
-        own |= {"metrics.listeners"}
+        own |= {"metrics.listeners", "control.listeners"}
         if self._config_path(member).exists():
             return {}
         for path in sorted(self._folder.glob(f"{Role.BROKER}-*/{Role.BROKER}.properties")):

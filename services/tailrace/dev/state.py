@@ -30,6 +30,7 @@ COORDINATORS_MAX: Final = 10
 _BROKER_ROW: Final = 0
 _BROKER_METRICS_ROW: Final = 50
 _LINK_ROW: Final = 100
+_CONTROL_ROW: Final = 150
 _CONTROLLER_ROW: Final = 200
 _CONTROLLER_METRICS_ROW: Final = 210
 _ETCD_ROW: Final = 300
@@ -67,6 +68,8 @@ class Member:
     port: int
     # A broker's port for other brokers, etcd's for other etcds.
     second_port: int = 0
+    # A broker's port for controllers.
+    control_port: int = 0
     # Where it serves its metrics; 0: nowhere.
     metrics_port: int = 0
     host: str = HOST
@@ -82,7 +85,12 @@ class Member:
 
     @property
     def ports(self) -> list[int]:
-        return [port for port in (self.port, self.second_port, self.metrics_port) if port]
+        ports = (self.port, self.second_port, self.control_port, self.metrics_port)
+        return [port for port in ports if port]
+
+    @property
+    def control_address(self) -> str:
+        return f"{self.host}:{self.control_port}"
 
     @property
     def metrics_address(self) -> str:
@@ -139,6 +147,7 @@ def lay_out(
                     number=number,
                     port=port_base + _BROKER_ROW + number - 1,
                     second_port=port_base + _LINK_ROW + number - 1,
+                    control_port=port_base + _CONTROL_ROW + number - 1,
                     metrics_port=port_base + _BROKER_METRICS_ROW + number - 1,
                 )
                 for number in range(1, brokers + 1)

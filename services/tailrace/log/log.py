@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tailrace.config import UNLIMITED, LogConfig
 from tailrace.epochs import EpochEnd, EpochHistory
@@ -32,6 +32,7 @@ from tailrace.errors import (
     StorageError,
     is_no_room,
 )
+from tailrace.log import time_lookup
 from tailrace.log.admission import Admission, BatchResult, BodyVerdict, validated
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
 from tailrace.log.files import Buffer
@@ -52,6 +53,7 @@ from tailrace.log.snapshots import (
     write_snapshot,
 )
 from tailrace.log.swap import SwapRange, swap_in
+from tailrace.log.time_lookup import TimedOffset
 from tailrace.model import (
     NO_PRODUCER_ID,
     RETENTION,
@@ -65,7 +67,6 @@ from tailrace.record.header import (
     split,
     verify,
 )
-from tailrace.record.view import BatchView
 
 
 class LogCheckpoints(Protocol):
@@ -76,11 +77,6 @@ class LogCheckpoints(Protocol):
 
     def set_log_start(self, offset: int, cause: LogStartCause | None = None) -> None:
         """Store the first offset that may be read, and why; durable on return."""
-
-
-class TimedOffset(NamedTuple):
-    offset: int
-    timestamp_ms: int
 
 
 class PartitionLog:
@@ -255,16 +251,7 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp_ms: int, *, up_to: int | None = None) -> TimedOffset | None:
         """The first record at or after a time, below `up_to`, or None."""
-        limit = self.log_end if up_to is None else min(up_to, self.log_end)
-        for segment in self.segments:
-            if segment.base_offset >= limit:
-                return None
-            if segment.next_offset <= self.log_start or segment.max_timestamp_ms < timestamp_ms:
-                continue
-            found = self._search_time(segment, timestamp_ms, limit)
-            if found is not None:
-                return found
-        return None
+        return time_lookup.find(time_lookup.plan(self, timestamp_ms, up_to=up_to))
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         """The largest epoch up to `epoch` that this log knows, and the offset where it ended."""
@@ -598,25 +585,6 @@ class PartitionLog:
         )
         if reason is not None:
             self.roll()
-
-    def _search_time(self, segment: Segment, timestamp_ms: int, limit: int) -> TimedOffset | None:
-        after = segment.base_offset + segment.index.before_time(timestamp_ms) + 1
-        position = segment.position_of(max(after, self.log_start))
-        for at, header in segment.walk(position):
-            if header.base_offset >= limit:
-                return None
-            if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
-                continue
-            view = BatchView(segment.read(at, header.length))
-            try:
-                for record in view.records():
-                    if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start:
-                        found = TimedOffset(record.offset, record.timestamp_ms)
-                        return found if record.offset < limit else None
-            except CorruptBatch:
-                # A client sent it so. Nobody can read its records, so none of them is the answer.
-                continue
-        return None
 
     def _truncate(self, offset: int, now_ms: int) -> None:
         self._lower_recovery_point(self._batch_start(offset))

@@ -178,6 +178,9 @@ class BrokerRegistration:
     instance: str = ""
     tail_may_be_lost: bool = False
     draining: bool = False
+    # Where controllers connect; port 0: a broker of an older version, on its client port.
+    control_host: str = ""
+    control_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,6 +541,8 @@ def _read_broker(fields: Fields) -> BrokerRegistration:
         instance=fields.text_or("instance", ""),
         tail_may_be_lost=fields.flag("tail_may_be_lost"),
         draining=fields.flag("draining"),
+        control_host=fields.text_or("control_host", ""),
+        control_port=fields.integer("control_port") if fields.has("control_port") else 0,
     )
 
 

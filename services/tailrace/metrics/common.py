@@ -21,6 +21,13 @@ LOOP_LAG = histogram(
 LOOP_LAG_WORST = gauge(
     "loop_lag_worst_seconds", "The latest tick of the last minute (two at most)."
 )
+LOOP_STALLS = histogram(
+    "loop_stall_seconds",
+    "Turns of the event loop that were longer than loop.stall.warn.ms; the log has the stacks.",
+)
+LOOP_STALL_WORST = gauge(
+    "loop_stall_worst_seconds", "The longest turn of the event loop since the start that counted."
+)
 SCRAPES = counter("scrapes", "Scrapes of /metrics that were answered.")
 SCRAPE_TIME = gauge(
     "last_scrape_duration_seconds", "How long the scrape before this one took, here."
@@ -71,6 +78,8 @@ COMMON: Final = (
     WALL_TIME,
     LOOP_LAG,
     LOOP_LAG_WORST,
+    LOOP_STALLS,
+    LOOP_STALL_WORST,
     SCRAPES,
     SCRAPE_TIME,
     STORE_TIMES,
@@ -125,6 +134,8 @@ class ProcessView:
     worst_ms: int
     scrapes: int
     last_scrape_ms: int
+    stalls: Histogram = field(default_factory=Histogram)
+    stall_worst_ms: int = 0
 
 
 def put_common(
@@ -136,6 +147,8 @@ def put_common(
     page.put(WALL_TIME, process.wall_ms / 1_000)
     page.put_times(LOOP_LAG, process.lateness)
     page.put(LOOP_LAG_WORST, process.worst_ms / 1_000)
+    page.put_times(LOOP_STALLS, process.stalls)
+    page.put(LOOP_STALL_WORST, process.stall_worst_ms / 1_000)
     page.put(SCRAPES, process.scrapes)
     page.put(SCRAPE_TIME, process.last_scrape_ms / 1_000)
     for call, calls in store.calls.items():

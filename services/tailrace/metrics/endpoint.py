@@ -31,6 +31,8 @@ from tailrace.metrics.common import (
 from tailrace.metrics.families import Page
 from tailrace.metrics.http import HEADER_BYTES_MAX, Answer, Request, parse, said
 from tailrace.metrics.pulse import Pulse
+from tailrace.metrics.values import Histogram
+from tailrace.metrics.watchdog import Watchdog
 from tailrace.runtime import Tasks
 
 CONNECTIONS_MAX: Final = 32
@@ -62,7 +64,10 @@ class Observed(Protocol):
 class Endpoint:
     """Serves the three pages of one service."""
 
-    def __init__(self, observed: Observed, pulse: Pulse, clock: Clock) -> None:
+    def __init__(
+        self, observed: Observed, pulse: Pulse, clock: Clock, watchdog: Watchdog | None = None
+    ) -> None:
+        self._watchdog = watchdog
         self._observed = observed
         self._pulse = pulse
         self._clock = clock
@@ -114,6 +119,8 @@ class Endpoint:
             worst_ms=self._pulse.worst_ms,
             scrapes=self._scrapes,
             last_scrape_ms=self._last_scrape_ms,
+            stalls=Histogram() if self._watchdog is None else self._watchdog.stalls,
+            stall_worst_ms=0 if self._watchdog is None else self._watchdog.worst_ms,
         )
         store, network = self._observed.store_view(), self._observed.network_view()
         put_common(page, self._who, process, store, network)
@@ -154,13 +161,14 @@ async def observing(
     clock: Clock,
     sock: socket.socket | None,
     say: Callable[[str], None],
+    watchdog: Watchdog | None = None,
 ) -> AsyncGenerator[None, None]:
     """Serve the pages of a service while the body runs; without a socket, nothing."""
     if sock is None:
         yield
         return
     pulse = Pulse(clock)
-    endpoint = Endpoint(observed, pulse, clock)
+    endpoint = Endpoint(observed, pulse, clock, watchdog)
     tasks = Tasks(lambda name, error: say(f"{name} failed: {error!r}"))
     tasks.spawn("pulse", pulse.run())
     tasks.spawn("observation", observed.run())

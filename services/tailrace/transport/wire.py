@@ -139,6 +139,8 @@ class OrderHeader:
     controller_id: int
     controller_epoch: int
     broker_epoch: int
+    # Of the broker's registration; empty: an older controller, which does not say.
+    broker_incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ def to_order_header(header: OrderHeader) -> control_pb2.OrderHeader:
         controller_id=header.controller_id,
         controller_epoch=header.controller_epoch,
         broker_epoch=header.broker_epoch,
+        broker_incarnation=header.broker_incarnation,
     )
 
 
@@ -179,6 +182,7 @@ def from_order_header(message: control_pb2.OrderHeader) -> OrderHeader:
         controller_id=message.controller_id,
         controller_epoch=message.controller_epoch,
         broker_epoch=message.broker_epoch,
+        broker_incarnation=message.broker_incarnation,
     )
 
 

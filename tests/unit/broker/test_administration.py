@@ -168,7 +168,7 @@ async def test_a_stop_that_comes_after_a_later_order_is_void(trio: Trio) -> None
                 )
             ],
         )
-        await trio.host.channel("b2:9092").call(
+        await trio.host.channel("b2:9095").call(
             methods.CONTROL_STOP_REPLICA, request, timeout_ms=2_000
         )
 

@@ -17,7 +17,7 @@ from unit.broker.trio import T0, T1, TOPIC_ID, Trio, simulate
 
 async def leader_and_isr(trio: Trio, header: pb.OrderHeader) -> str:
     request = pb.LeaderAndIsrRequest(header=header)
-    channel = trio.host.channel("b0:9092")
+    channel = trio.host.channel("b0:9095")
     response = await channel.call(methods.CONTROL_LEADER_AND_ISR, request, timeout_ms=1_000)
     return code_name(response.error)
 
@@ -25,7 +25,7 @@ async def leader_and_isr(trio: Trio, header: pb.OrderHeader) -> str:
 async def stop(
     trio: Trio, *stops: pb.StopPartition, header: pb.OrderHeader | None = None
 ) -> pb.StopReplicaResponse:
-    return await trio.host.channel("b0:9092").call(
+    return await trio.host.channel("b0:9095").call(
         methods.CONTROL_STOP_REPLICA,
         pb.StopReplicaRequest(header=header or trio.header(0), partitions=stops),
         timeout_ms=1_000,
@@ -39,11 +39,12 @@ def stopping(*, delete: bool, topic_id: str = TOPIC_ID) -> pb.StopPartition:
 @simulate
 async def test_an_older_controller_is_refused(trio: Trio) -> None:
     await trio.start(0)
+    await trio.elect(5)
     assert await leader_and_isr(trio, trio.header(0, controller_epoch=5)) == ""
     old = trio.header(0, controller_epoch=4)
     assert await leader_and_isr(trio, old) == "STALE_CONTROLLER"
     assert code_name((await stop(trio, header=old)).error) == "STALE_CONTROLLER"
-    updated = await trio.host.channel("b0:9092").call(
+    updated = await trio.host.channel("b0:9095").call(
         methods.CONTROL_UPDATE_METADATA, pb.UpdateMetadataRequest(header=old), timeout_ms=1_000
     )
     assert code_name(updated.error) == "STALE_CONTROLLER"
@@ -116,16 +117,18 @@ async def test_one_bad_order_does_not_spoil_the_others(trio: Trio) -> None:
 @simulate
 async def test_health_is_told_until_a_newer_controller_comes(trio: Trio) -> None:
     await trio.start(0)
+    await trio.elect(3)
     request = pb.HealthRequest(header=trio.header(0, controller_epoch=3))
-    stream = trio.host.channel("b0:9092").open(methods.CONTROL_HEALTH, request)
+    stream = trio.host.channel("b0:9095").open(methods.CONTROL_HEALTH, request)
     for _ in range(3):
         told = await stream.recv()
         assert told is not None
         assert (told.broker_id, told.broker_epoch) == (0, trio.brokers[0].epoch)
         assert not told.draining
+    await trio.elect(4)
     assert await leader_and_isr(trio, trio.header(0, controller_epoch=4)) == ""
     assert await stream.recv() is None
-    stale = trio.host.channel("b0:9092").open(methods.CONTROL_HEALTH, request)
+    stale = trio.host.channel("b0:9095").open(methods.CONTROL_HEALTH, request)
     assert await stale.recv() is None
 
 
@@ -133,7 +136,7 @@ async def test_health_is_told_until_a_newer_controller_comes(trio: Trio) -> None
 async def test_a_controller_that_listens_no_more_ends_its_health_stream(trio: Trio) -> None:
     await trio.start(0)
     request = pb.HealthRequest(header=trio.header(0))
-    stream = trio.host.channel("b0:9092").open(methods.CONTROL_HEALTH, request)
+    stream = trio.host.channel("b0:9095").open(methods.CONTROL_HEALTH, request)
     assert await stream.recv() is not None
     stream.cancel()
     with pytest.raises(Unreachable):

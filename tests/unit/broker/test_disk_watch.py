@@ -20,7 +20,7 @@ KIB = 1 << 10
 
 
 async def health(trio: Trio, number: int) -> control_pb2.HealthResponse:
-    stream = trio.host.channel(f"b{number}:9092").open(
+    stream = trio.host.channel(f"b{number}:9095").open(
         methods.CONTROL_HEALTH, control_pb2.HealthRequest(header=trio.header(number))
     )
     told = await stream.recv()

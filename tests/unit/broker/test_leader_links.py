@@ -260,12 +260,13 @@ async def test_a_newer_link_of_the_same_follower_takes_over(trio: Trio) -> None:
     old = await trio.follow_by_hand(0)
     await report(old, position(0))
     await pushed(old)
-    new = await trio.follow_by_hand(0, hello(broker_epoch=78))
+    epoch = await trio.registered(2, anew=True)
+    new = await trio.follow_by_hand(0, hello(broker_epoch=epoch))
     await report(new, position(0))
     await pushed(new)
     assert await ends(old)
     (session,) = trio.hosted(0).followers
-    assert session.broker_epoch == 78
+    assert session.broker_epoch == epoch
     await trio.produce()
     assert next_offset((await pushed(new))[1]) == 3
 

@@ -44,7 +44,7 @@ async def lead_and_fail(trio: Trio, config: dict[str, str]) -> None:
 async def test_a_leader_whose_sync_failed_leads_no_longer_and_says_so_at_once(trio: Trio) -> None:
     await trio.start()
     await trio.lead(0, 0, config=ACK)
-    channel = trio.host.channel("b0:9092")
+    channel = trio.host.channel("b0:9095")
     health = channel.open(methods.CONTROL_HEALTH, pb.HealthRequest(header=trio.header(0)))
     first = await health.recv()
     assert first is not None

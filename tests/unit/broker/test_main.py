@@ -19,6 +19,7 @@ async def test_a_broker_that_waits_for_its_store_can_be_stopped(tmp_path: Path) 
         broker_id=1,
         listen="127.0.0.1:0",
         link_listen="127.0.0.1:0",
+        control_listen="127.0.0.1:0",
         folders=FolderConfig(log_dirs=(str(tmp_path / "data"),)),
     )
     said: list[str] = []
@@ -43,6 +44,7 @@ async def test_while_it_waits_it_lives_and_says_why_it_is_not_ready(tmp_path: Pa
         broker_id=1,
         listen="127.0.0.1:0",
         link_listen="127.0.0.1:0",
+        control_listen="127.0.0.1:0",
         metrics_listen="127.0.0.1:0",
         folders=FolderConfig(log_dirs=(str(tmp_path / "data"),)),
     )

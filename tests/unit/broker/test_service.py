@@ -273,7 +273,7 @@ async def test_a_quota_that_the_controller_tells_acts_on_open_streams(trio: Trio
         return answer.throttle_ms
 
     async def tell(*clients: control_pb2.ClientSettings) -> None:
-        await trio.host.channel("b0:9092").call(
+        await trio.host.channel("b0:9095").call(
             methods.CONTROL_UPDATE_SETTINGS,
             control_pb2.UpdateSettingsRequest(header=trio.header(0), clients=clients),
             timeout_ms=1_000,

@@ -17,9 +17,22 @@ from tailrace.broker.settings import BrokerSettings
 from tailrace.config import FolderConfig
 from tailrace.log.disk_faults import DiskFaults, FaultyFiles
 from tailrace.log.file_cache import FileCache
-from tailrace.meta.keys import CLUSTER, ClusterRecord, PartitionState, decode, encode, state_key
+from tailrace.meta.keys import (
+    CLUSTER,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    BrokerRegistration,
+    ClusterRecord,
+    ControllerRecord,
+    PartitionState,
+    broker_key,
+    decode,
+    encode,
+    encode_counter,
+    state_key,
+)
 from tailrace.meta.memory import MemoryEtcd
-from tailrace.meta.store import Put
+from tailrace.meta.store import Delete, Put
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import split
@@ -94,6 +107,7 @@ class Trio:
     async def start(self, *numbers: int, **settings: Any) -> None:
         """Start brokers (all three unless told) and wait until they are registered."""
         await self.store.txn([], [Put(CLUSTER, encode(ClusterRecord(cluster_id=CLUSTER_ID)))])
+        await self.elect(1)
         for number in numbers or ALL:
             await self.start_broker(number, **settings)
         await self.until(lambda: all(each.epoch for each in self.brokers.values()))
@@ -108,6 +122,7 @@ class Trio:
                 broker_id=number,
                 listen=f"{name}:9092",
                 link_listen=f"{name}:9093",
+                control_listen=f"{name}:9095",
                 **{"folders": FolderConfig(log_dirs=("/data",)), **settings},
             ),
             files=FaultyFiles(self.files[number], self.faults[number]),
@@ -145,12 +160,28 @@ class Trio:
 
     # As the controller.
 
+    async def elect(self, epoch: int, *, controller_id: int = 9) -> None:
+        """The store names this controller from now on."""
+        record = ControllerRecord(controller_id=controller_id, epoch=epoch, host="ctl", port=9090)
+        await self.store.txn(
+            [],
+            [
+                Put(CONTROLLER, encode(record)),
+                Put(CONTROLLER_EPOCH, encode_counter(epoch)),
+            ],
+        )
+
     def header(self, to: int, *, controller_epoch: int = 1) -> control_pb2.OrderHeader:
         return control_pb2.OrderHeader(
             controller_id=9,
             controller_epoch=controller_epoch,
             broker_epoch=self.brokers[to].epoch or 0,
+            broker_incarnation=self.incarnation(to),
         )
+
+    def incarnation(self, number: int) -> str:
+        """What the registration of a broker says."""
+        return self.brokers[number]._incarnation()
 
     async def lead(
         self,
@@ -199,7 +230,7 @@ class Trio:
         request = control_pb2.LeaderAndIsrRequest(
             header=self.header(to), partitions=orders, full=full
         )
-        return await self.host.channel(f"b{to}:9092").call(
+        return await self.host.channel(f"b{to}:9095").call(
             methods.CONTROL_LEADER_AND_ISR, request, timeout_ms=2_000
         )
 
@@ -209,7 +240,7 @@ class Trio:
         return decode(PartitionState, entry.value)
 
     async def tell_metadata(self, to: int, metadata: ClusterMetadata) -> None:
-        await self.host.channel(f"b{to}:9092").call(
+        await self.host.channel(f"b{to}:9095").call(
             methods.CONTROL_UPDATE_METADATA,
             control_pb2.UpdateMetadataRequest(header=self.header(to), metadata=metadata),
             timeout_ms=2_000,
@@ -218,7 +249,7 @@ class Trio:
     async def tell_settings(self, to: int, **settings: str) -> None:
         """`__` in a name stands for a dot."""
         dotted = {name.replace("__", "."): text for name, text in settings.items()}
-        response = await self.host.channel(f"b{to}:9092").call(
+        response = await self.host.channel(f"b{to}:9095").call(
             methods.CONTROL_UPDATE_SETTINGS,
             control_pb2.UpdateSettingsRequest(header=self.header(to), broker=dotted),
             timeout_ms=2_000,
@@ -280,6 +311,23 @@ class Trio:
     def cache(self) -> FileCache:
         return FileCache(SimFiles(9), open_files_max=8)
 
+    async def registered(self, number: int, *, anew: bool = False) -> int:
+        """The epoch of a broker's registration, which is made (as of an older one) if need be."""
+        key = broker_key(number)
+        entry = await self.store.get(key)
+        if entry is not None and not anew:
+            return entry.create_revision
+        facts = BrokerRegistration(
+            broker_id=BrokerId(number),
+            host=f"b{number}",
+            port=9092,
+            link_host=f"b{number}",
+            link_port=9093,
+            incarnation=f"incarnation-{number}",
+        )
+        await self.store.txn([], [Delete(key)])
+        return (await self.store.txn([], [Put(key, encode(facts))])).revision
+
     async def follow_by_hand(
         self, leader: int, hello: replica_pb2.ReplicaHello | None = None, *, number: int = 2
     ) -> Link:
@@ -287,7 +335,11 @@ class Trio:
         address = f"b{leader}:9093"
         link = await self.host.links(self.cache()).connect(address, timeout_ms=1_000)
         said = hello or replica_pb2.ReplicaHello(
-            broker_id=number, broker_epoch=77, version=1, cluster_id=CLUSTER_ID, leader_id=leader
+            broker_id=number,
+            broker_epoch=await self.registered(number),
+            version=1,
+            cluster_id=CLUSTER_ID,
+            leader_id=leader,
         )
         await link.send(replica_pb2.ReplicaFrame(hello=said).SerializeToString())
         return link

@@ -11,7 +11,7 @@ import pytest
 from simulation.loop import LoopClock, SimLoop, run
 from simulation.network import SimNetwork
 from tailrace.controller.facts import Term
-from tailrace.controller.health import Answer, HealthWatch, broker_address, is_refused
+from tailrace.controller.health import Answer, HealthWatch, control_address, is_refused
 from tailrace.controller.settings import ControllerSettings
 from tailrace.meta.image import LiveBroker
 from tailrace.meta.keys import BrokerRegistration
@@ -143,7 +143,7 @@ def test_a_killed_process_is_gone_within_50_ms() -> None:
 
 def test_a_refusal_counts_when_it_is_repeated() -> None:
     async def main(world: World) -> None:
-        address = broker_address(live())
+        address = control_address(live())
         assert not await is_refused(world.controller, address, world.settings)
         await world.server.stop(grace_ms=0)
         assert await is_refused(world.controller, address, world.settings)

@@ -26,7 +26,7 @@ def test_the_largest_cluster_has_no_port_twice() -> None:
     state = lay_out(BROKERS_MAX, CONTROLLERS_MAX, 20_000, coordinators=COORDINATORS_MAX)
     ports = [port for each in state.members for port in each.ports]
     others = CONTROLLERS_MAX + COORDINATORS_MAX
-    assert len(set(ports)) == len(ports) == 3 * BROKERS_MAX + 2 * others + 2
+    assert len(set(ports)) == len(ports) == 4 * BROKERS_MAX + 2 * others + 2
     assert max(ports) < 20_400
 
 

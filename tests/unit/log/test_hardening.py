@@ -25,12 +25,12 @@ from tailrace.log.cleaning.compaction import compact
 from tailrace.log.data_folder import Identity
 from tailrace.log.files import OsFiles
 from tailrace.log.flushing import SYNC_FAILED_FILE
-from tailrace.log.log import TimedOffset
 from tailrace.log.manager import LogManager
 from tailrace.log.producers import ProducerStates
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import segment_name
 from tailrace.log.snapshots import snapshot_offsets
+from tailrace.log.time_lookup import TimedOffset
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder, compacted_batch
 from tailrace.record.header import assemble, read_header

@@ -30,8 +30,9 @@ from tailrace.errors import (
     UnknownProducer,
 )
 from tailrace.log.admission import BatchResult
-from tailrace.log.log import PartitionLog, TimedOffset
+from tailrace.log.log import PartitionLog
 from tailrace.log.producers import ProducerStates
+from tailrace.log.time_lookup import TimedOffset
 from tailrace.model import LeaderEpoch
 from tailrace.record.build import compacted_batch
 from tailrace.record.header import read_header, split

@@ -82,7 +82,11 @@ BROKER: Final = BrokerRegistration(
     draining=True,
 )
 # Fields that a version before did not write: they are read as if they were empty.
-SINCE_LATER: Final = {(BrokerRegistration, "instance")}
+SINCE_LATER: Final = {
+    (BrokerRegistration, "instance"),
+    (BrokerRegistration, "control_host"),
+    (BrokerRegistration, "control_port"),
+}
 VALUES: Final[list[Value]] = [
     ControllerRecord(controller_id=101, epoch=7, host="h", port=1),
     ClusterRecord(cluster_id="c-ü"),

@@ -8,6 +8,7 @@ from typing import Any
 from tailrace_operator.manifests import (
     BROKER,
     CONFIG_CHECKSUM,
+    CONTROLLER,
     RESTARTED_AT,
     ROLES,
     build,
@@ -126,8 +127,21 @@ def test_each_pod_knows_its_number_its_name_and_its_life() -> None:
 def test_links_are_open_to_the_cluster_alone() -> None:
     rules = objects()["NetworkPolicy", "events"]["spec"]["ingress"]
     (links,) = [rule for rule in rules if {"port": 9093} in rule["ports"]]
-    assert links["from"]
+    assert links["from"] == [{"podSelector": {"matchLabels": labels("events", BROKER)}}]
     assert ("NetworkPolicy", "events") not in objects(replace(SPEC, network_policy=False))
+
+
+def test_a2_only_controllers_reach_the_control_port_of_a_broker() -> None:
+    rules = objects()["NetworkPolicy", "events"]["spec"]["ingress"]
+    (control,) = [rule for rule in rules if {"port": 9095} in rule["ports"]]
+    assert control["from"] == [{"podSelector": {"matchLabels": labels("events", CONTROLLER)}}]
+    assert control["ports"] == [{"port": 9095}]
+    template = objects()["StatefulSet", "events-broker"]["spec"]["template"]
+    env = {each["name"]: each.get("value") for each in template["spec"]["containers"][0]["env"]}
+    assert env["TAILRACE_CONTROL_LISTENERS"] == "0.0.0.0:9095"
+    assert env["TAILRACE_ADVERTISED_CONTROL_LISTENERS"] == "$(POD_NAME).events-broker.prod.svc:9095"
+    bootstrap = objects()["Service", "events-bootstrap"]["spec"]["ports"]
+    assert [each["port"] for each in bootstrap] == [9092]
 
 
 def test_selectors_never_change_with_the_spec() -> None:

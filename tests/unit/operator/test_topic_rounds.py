@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from simulation.cluster import SimCluster
@@ -70,6 +71,8 @@ def test_a_topic_lives_as_its_resource_says() -> None:
             bench.ask("orders", partitions=4, config={"retention.ms": 5})
             await bench.round()
             await bench.round()
+            # The broker that is asked hears of it a moment after the controller has decided.
+            await asyncio.sleep(1)
             topic = await admin.describe_topic("orders")
             assert (len(topic.partitions), topic.config) == (4, {"retention.ms": "5"})
             bench.ask("too-many", replicas=9)
