@@ -103,7 +103,9 @@ class Witness:
             if not node.is_up or broker is None or broker.replicas is None:
                 continue
             if broker.control is not None:
-                self._look_at_the_controller(node.name, node.lives, broker.control.controller_epoch)
+                self._look_at_the_controller(
+                    node.name, node.lives, broker.control.guard.controller_epoch
+                )
             for hosted in broker.replicas.hosted():
                 hosted.machine.check_invariants()
                 if hosted.machine.role is Role.LEADER:

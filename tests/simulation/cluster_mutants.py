@@ -21,7 +21,7 @@ from simulation.checkers import Violation
 from simulation.loop import Unhandled
 from simulation.scenario import Run
 from tailrace.broker import isr
-from tailrace.broker.control import ControlService
+from tailrace.broker.controller_guard import ControllerGuard
 from tailrace.broker.hosted import TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.logs import ReplicaLogs
@@ -133,12 +133,13 @@ def _go_by_the_name(patch: Patch) -> None:
 
 
 def _listen_to_any_controller(patch: Patch) -> None:
-    def problem(self: ControlService, header: Any) -> Any:
+    async def problem(self: ControllerGuard, header: Any) -> Any:
         self.controller_epoch = header.controller_epoch
-        return original(self, header)
+        self._controller_id = header.controller_id
+        return await original(self, header)
 
-    original = ControlService._problem
-    patch.setattr(ControlService, "_problem", problem)
+    original = ControllerGuard.problem
+    patch.setattr(ControllerGuard, "problem", problem)
 
 
 def _go_on_after_a_gap(patch: Patch) -> None:

@@ -382,7 +382,7 @@ class Partition:
             try:
                 log.advance_log_start(offset)
             except StorageError as error:
-                self._cut_failed(error)
+                self._start_failed(log, error)
                 return
             except OffsetOutOfRange:
                 require(offset > model.log_end, "the log start could not be advanced")
@@ -399,7 +399,7 @@ class Partition:
             try:
                 verdict = log.enforce_retention(now_ms=self.world.clock_ms, high_watermark=mark)
             except StorageError as error:
-                self._cut_failed(error)
+                self._start_failed(log, error)
                 return
         self._say(f"retain below {mark}: {verdict.count} go, start at {verdict.new_log_start}")
         require(before <= log.log_start <= max(mark, before), f"retention to {log.log_start}")
@@ -424,6 +424,11 @@ class Partition:
     def _cut_failed(self, error: StorageError) -> None:
         self._fails(error)
         self.cuts += 1
+
+    def _start_failed(self, log: PartitionLog, error: StorageError) -> None:
+        """A log start that found no room changes nothing; other failures close the log."""
+        self._fails(error)
+        self.cuts += not log.is_open
 
     # Compacting.
 

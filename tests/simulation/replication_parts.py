@@ -341,12 +341,15 @@ class Broker:
                 self._truncate(effect)
             case KeepRecords() | GiveUpLead():
                 self._disagrees(effect)
-            case Report():
-                link = self.links.get(effect.leader)
-                if link is not None:
-                    link.up.append(effect)
             case _:
-                raise TypeError(effect)
+                self._report(effect)
+
+    def _report(self, effect: Effect) -> None:
+        if not isinstance(effect, Report):
+            raise TypeError(effect)
+        link = self.links.get(effect.leader)
+        if link is not None:
+            link.up.append(effect)
 
     def _take_role(self, effect: BecomeLeader | BecomeFollower | StepDown) -> None:
         if not isinstance(effect, BecomeLeader) or self.world.scenario.forgets_pushes:

@@ -49,7 +49,7 @@ class ControlService:
         self._draining = draining
         self._ordered = ordered
         self._health_interval_ms = health_interval_ms
-        self._guard = guard
+        self.guard = guard
 
     async def health(
         self, request: pb.HealthRequest, stream: Stream[pb.HealthResponse, pb.HealthRequest]
@@ -61,7 +61,7 @@ class ControlService:
         if await self._problem(request.header) is not None:
             return
         try:
-            while request.header.controller_epoch >= self._guard.controller_epoch:
+            while request.header.controller_epoch >= self.guard.controller_epoch:
                 await stream.send(
                     pb.HealthResponse(
                         broker_id=self._broker_id,
@@ -138,7 +138,7 @@ class ControlService:
 
     async def _problem(self, header: pb.OrderHeader) -> TailraceError | None:
         """Why an order must not be obeyed."""
-        return await self._guard.problem(header)
+        return await self.guard.problem(header)
 
 
 def _failed(partition: TopicPartition, error: TailraceError) -> pb.PartitionError:

@@ -5,7 +5,7 @@ It changes neither the log nor the producers; it only says what an append would 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 
@@ -57,10 +57,10 @@ def check_bodies(
 
     May run on any thread. It is also part of `validated`, for those who have not done it.
     """
-    source = pa.py_buffer(data)
+    view, source, rules = memoryview(data), pa.py_buffer(data), _rules(topic, config, now_ms)
     for position, header in split(data):
         verify(source, position, header)
-        _check_body(source, position, header, topic, config, now_ms=now_ms)
+        check_batch(view, position, header, **rules)
 
 
 def validated(
@@ -78,8 +78,7 @@ def validated(
     """
     if bodies is not None and bodies.error is not None:
         raise bodies.error
-    view = memoryview(data)
-    source = pa.py_buffer(data)
+    view, source, rules = memoryview(data), pa.py_buffer(data), _rules(topic, config, now_ms)
     batches: list[tuple[BatchHeader, memoryview]] = []
     append_timestamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     for position, header in split(data):
@@ -97,7 +96,7 @@ def validated(
         if not append_timestamps:
             _check_time(header, topic, config, now_ms)
         if bodies is None:
-            _check_body(source, position, header, topic, config, now_ms=now_ms)
+            check_batch(view, position, header, **rules)
         if append_timestamps:
             stamped = append_time(bytes(view[position:end]), now_ms)
             batches.append((read_header(stamped), memoryview(stamped)[PREFIX_BYTES:]))
@@ -108,29 +107,20 @@ def validated(
     return batches
 
 
-def _check_body(
-    source: pa.Buffer,
-    position: int,
-    header: BatchHeader,
-    topic: str,
-    config: LogConfig,
-    *,
-    now_ms: int,
-) -> None:
+class _Rules(TypedDict):
+    level: BatchValidation
+    times: bool
+    earliest_ms: int
+
+
+def _rules(topic: str, config: LogConfig, now_ms: int) -> _Rules:
+    """How far a topic has its batches looked into."""
     # What the cluster keeps for itself is looked at whatever anybody set.
     level = BatchValidation.FULL if is_internal(topic) else config.batch_validation
-    if level is BatchValidation.NONE:
-        return
-    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-    earliest_ms = 0 if is_stamped else now_ms - config.message_timestamp_before_max_ms
-    check_batch(
-        source,
-        position,
-        header,
-        level=level,
-        times=not is_stamped,
-        earliest_ms=earliest_ms,
-    )
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return {"level": level, "times": False, "earliest_ms": 0}
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    return {"level": level, "times": True, "earliest_ms": earliest_ms}
 
 
 def _check_time(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:

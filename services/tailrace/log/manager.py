@@ -255,7 +255,12 @@ class LogManager:
     def store_high_watermarks(self, offsets: OffsetMap) -> None:
         for folder in self.healthy:
             folder.set_high_watermarks(
-                {each: offsets[each] for each in offsets if each in folder.logs}
+                {
+                    each: Offset(min(offsets[each], log.log_end))
+                    for each, log in list(folder.logs.items())
+                    # One that a failed cut has stopped ends where nobody knows yet.
+                    if each in offsets and log.is_open
+                }
             )
 
     def set_log_starts(

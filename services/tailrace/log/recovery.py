@@ -93,8 +93,7 @@ def open_log(
         # Not the lower of the two: all below the limit was durable, even if that was not stored.
         recovery_point, clean = limit, None
     known = known_start(log_start, clean, facts)
-    segments = opening.segments(log_start, known)
-    segments = opening.check_start(segments, known, clean, facts)
+    segments = opening.check_start(opening.segments(log_start, known), known, clean, facts)
     if clean is not None:
         # Whether or not the marker still fits: all this was durable.
         recovery_point = max(recovery_point, clean.log_end)
@@ -134,6 +133,8 @@ def open_log(
         start_cause=facts.start_cause,
     )
     if not opening.report.clean:
+        # Before it is forgotten why the log ends here, nothing may say that it ended later.
+        checkpoints.lower_recovery_point(log_end)
         log.flush()
         forget_failed_sync(storage, folder)
     return log, opening.report

@@ -143,10 +143,11 @@ def _plain_head(
 
 
 class PlainPlaces(NamedTuple):
-    """Where in a plain message its columns are, in bytes from its beginning."""
+    """Where the columns of a plain message are, in the buffer in which it was found."""
 
-    # Bitmap and offsets of keys of which there are none, all zero; or None.
-    no_keys: tuple[int, int] | None
+    # Bitmap and offsets of keys of which there are none, all zero, are before those of the values.
+    has_keys: bool
+    head: int
     key_offsets: int
     key_bytes: int
     value_offsets: int
@@ -154,32 +155,80 @@ class PlainPlaces(NamedTuple):
     times: int
 
 
-def plain_places(message: memoryview, count: int) -> PlainPlaces | None:
+def plain_places(data: memoryview, start: int, size: int, count: int) -> PlainPlaces | None:
     """Where the columns of a message are whose head is, byte for byte, what we would write.
 
     None for all others. What is in the columns is not looked at, but they lie inside.
     """
+    parts = _plain_parts()
+    if parts is None or size < parts.numbers.size:
+        return None
+    fixed, numbers = parts
+    # fmt: off
+    (
+        constant_0, body_bytes, constant_1, rows, constant_2,
+        p0, bitmap_bytes, p1, s1, p2, key_bytes, p3, s3, p4, s4, p5, value_bytes, p6, s6, p7, s7,
+        constant_3, n0, nulls, n2, n3, n4, n5, constant_4,
+    ) = numbers.unpack_from(data, start)
+    # fmt: on
+    if (constant_0, constant_1, constant_2, constant_3, constant_4) != fixed:
+        return None
+    has_keys = not bitmap_bytes
+    offsets_bytes = 4 * count + 4
+    offsets_room = offsets_bytes + 7 & ~7
+    e1 = 0 if has_keys else (count + 63 >> 6) << 3
+    e2 = e1 + offsets_room
+    e4 = e2 + (key_bytes + 7 & ~7)
+    e5 = e4 + offsets_room
+    e7 = e5 + (value_bytes + 7 & ~7)
+    if (
+        key_bytes < 0
+        or value_bytes < 0
+        or (p0, p1, p2, p3, p4, p5, p6, p7) != (0, e1, e2, e4, e4, e5, e7, e7)
+        or (s1, s3, s4, s6, s7) != (offsets_bytes, 0, offsets_bytes, 0, 8 * count)
+        or (rows, n0, n2, n3, n4, n5) != (count, count, count, 0, count, 0)
+        or not body_bytes == e7 + 8 * count == size - numbers.size
+        or (has_keys and nulls)
+        or not (has_keys or (nulls == count and bitmap_bytes == count + 7 >> 3 and not key_bytes))
+    ):
+        return None
+    head = start + numbers.size
+    return PlainPlaces(has_keys, head, head + e1, key_bytes, head + e4, value_bytes, head + e7)
+
+
+class _PlainParts(NamedTuple):
+    """What never differs in the head of a plain message, and how to take all of it apart."""
+
+    fixed: tuple[bytes, ...]
+    numbers: Struct
+
+
+@cache
+def _plain_parts() -> _PlainParts | None:
+    """In this order: the bytes of the body, the rows, place and size of each buffer, the nodes.
+
+    A part that never differs stands before each of them, and one at the end. None: this version of
+    Arrow has another order, and every message is parsed.
+    """
     template = _plain_template()
-    head_bytes, first = len(template.message), template.buffers_at
-    if len(message) < head_bytes:
-        return None
-    found = message[:head_bytes].tobytes()
-    places: tuple[int, ...] = _PLAIN_BUFFERS.unpack_from(found, first)
-    key_bytes, value_bytes, has_keys = places[5], places[11], not places[1]
-    if not (0 <= key_bytes <= len(message) and 0 <= value_bytes <= len(message)):
-        return None
-    head, wanted = _plain_head(count, key_bytes, value_bytes, has_keys=has_keys)
-    end = head_bytes + wanted[14] + wanted[15]
-    if found != head or end != len(message) or (key_bytes and not has_keys):
-        return None
-    return PlainPlaces(
-        None if has_keys else (head_bytes, head_bytes + wanted[8]),
-        head_bytes + wanted[2],
-        key_bytes,
-        head_bytes + wanted[8],
-        value_bytes,
-        head_bytes + wanted[14],
+    whole = template.message
+    places = (
+        (template.body_bytes_at, _I64.size),
+        (template.rows_at, _I64.size),
+        (template.buffers_at, _PLAIN_BUFFERS.size),
+        (template.nodes_at, _PLAIN_NODES.size),
     )
+    fixed: list[bytes] = []
+    formats: list[str] = []
+    end = 0
+    for at, size in places:
+        if at < end:
+            return None
+        fixed.append(whole[end:at])
+        formats.append(f"{at - end}s{size // _I64.size}q")
+        end = at + size
+    fixed.append(whole[end:])
+    return _PlainParts(tuple(fixed), Struct("<" + "".join(formats) + f"{len(whole) - end}s"))
 
 
 class _PlainTemplate(NamedTuple):

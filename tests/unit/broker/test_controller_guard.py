@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 
 from tailrace.errors import StoreUnavailable, Unreachable
 from tailrace.meta.store import Delete
 from tailrace.transport import methods
+from tailrace.transport.rpc import Method
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2
 from tailrace.v1 import control_pb2 as pb
@@ -38,12 +40,13 @@ def unimplemented(trio: Trio) -> list[str]:
 @simulate
 async def test_a2_the_client_port_knows_no_control_calls(trio: Trio) -> None:
     await trio.start(0)
-    for method, request in (
+    calls: list[tuple[Method[Any, Any], Any]] = [
         (methods.CONTROL_LEADER_AND_ISR, pb.LeaderAndIsrRequest(header=trio.header(0))),
         (methods.CONTROL_STOP_REPLICA, pb.StopReplicaRequest(header=trio.header(0))),
         (methods.CONTROL_UPDATE_METADATA, pb.UpdateMetadataRequest(header=trio.header(0))),
         (methods.CONTROL_UPDATE_SETTINGS, pb.UpdateSettingsRequest(header=trio.header(0))),
-    ):
+    ]
+    for method, request in calls:
         with pytest.raises(Unreachable):
             await trio.host.channel("b0:9092").call(method, request, timeout_ms=1_000)
     stream = trio.host.channel("b0:9092").open(
@@ -145,13 +148,13 @@ async def test_a2_nobody_is_believed_while_the_store_names_nobody(trio: Trio) ->
 async def test_a2_without_the_store_the_confirmed_controller_goes_on_alone(trio: Trio) -> None:
     await trio.start(0)
     assert await order(trio, trio.header(0)) == ("", "")
-    guard = trio.brokers[0].control._guard  # type: ignore[union-attr]
+    guard = trio.brokers[0].control.guard  # type: ignore[union-attr]
 
     class Away:
         async def get_many(self, _: object) -> None:
             raise StoreUnavailable("it is away")
 
-    guard._store = Away()  # type: ignore[assignment]
+    guard._store = Away()
     assert await order(trio, trio.header(0)) == ("", "")
     code, message = await order(trio, trio.header(0, controller_epoch=2))
     assert code == "STORE_UNAVAILABLE"

@@ -26,7 +26,7 @@ ROWS = (1, 2, validation.FEW_ROWS, validation.FEW_ROWS + 1, 500)
 
 
 def check(data: bytes, level: BatchValidation = FULL, *, earliest_ms: int = 0) -> None:
-    check_batch(pa.py_buffer(data), 0, read_header(data), level=level, earliest_ms=earliest_ms)
+    check_batch(memoryview(data), 0, read_header(data), level=level, earliest_ms=earliest_ms)
 
 
 def taken(data: bytes) -> bool:
@@ -81,7 +81,7 @@ def test_f45_hostile_batches_are_refused(name: str) -> None:
 def test_both_ways_come_to_the_same_times(rows: int, keys: bool) -> None:
     """What our clients write takes the short way, and the general one agrees."""
     data = built(rows, keys=keys)
-    source, header = pa.py_buffer(data), read_header(data)
+    source, header = memoryview(data), read_header(data)
     short = validation._plain_times(source, 0, header)
     assert short is not None
     assert short == validation._decoded_times(source, 0, header)
@@ -90,7 +90,7 @@ def test_both_ways_come_to_the_same_times(rows: int, keys: bool) -> None:
 def test_the_short_way_needs_no_alignment() -> None:
     data = built(500, keys=True)
     for shift in range(9):
-        source = pa.py_buffer(bytes(shift) + data)
+        source = memoryview(bytes(shift) + data)
         check_batch(source, shift, read_header(data), level=FULL)
 
 
@@ -98,7 +98,7 @@ def test_offsets_that_fall_or_leave_the_data_are_refused() -> None:
     """In any row, of keys and of values."""
     for rows in ROWS:
         data = built(rows, keys=True)
-        places = plain_places(memoryview(bytes(body_of(data))), rows)
+        places = plain_places(memoryview(bytes(body_of(data))), 0, len(body_of(data)), rows)
         assert places is not None
         for first in (places.key_offsets, places.value_offsets):
             for row in {0, rows // 2, rows}:
@@ -114,10 +114,10 @@ def test_offsets_that_fall_or_leave_the_data_are_refused() -> None:
 def test_keys_that_are_none_and_have_bytes_are_not_believed() -> None:
     for rows in ROWS:
         data = built(rows)
-        places = plain_places(memoryview(bytes(body_of(data))), rows)
+        places = plain_places(memoryview(bytes(body_of(data))), 0, len(body_of(data)), rows)
         assert places is not None
-        assert places.no_keys is not None
-        for at in places.no_keys[0], places.no_keys[1] - 8:
+        assert not places.has_keys
+        for at in (places.head, places.key_offsets, places.value_offsets - 8):
             body = body_of(data)
             body[at] ^= 1
             damaged = with_stored(data, bytes(body))

@@ -11,9 +11,8 @@ REQUEST = [(":method", "POST"), (":scheme", "http"), (":path", "/a/b")]
 
 def test_what_a_block_is() -> None:
     assert Headers(REQUEST).kind is BlockKind.REQUEST
-    assert (
-        Headers([*REQUEST, (":authority", "x:1"), ("te", "trailers")]).kind is BlockKind.REQUEST
-    )  # codespell:ignore
+    full = [*REQUEST, (":authority", "x:1"), ("te", "trailers")]  # codespell:ignore
+    assert Headers(full).kind is BlockKind.REQUEST
     assert Headers([(":status", "200"), ("x", "y")]).kind is BlockKind.RESPONSE
     assert Headers([("grpc-status", "0")]).kind is BlockKind.TRAILERS
     assert Headers([("x", "1"), ("x", "2")]) == {"x": "2"}

@@ -1,0 +1,168 @@
+"""Files of a data folder that are missing or older: nothing is lost without a word (F43, F44)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from integration.cluster_harness import Cluster, connected, eventually, start, stop
+from tailrace.client.operations import LeaderChoice
+from tailrace.client.producer import ProducerCore
+from tailrace.client.settings import ProducerSettings
+from tailrace.clock import SystemClock
+from tailrace.dev.cluster import DevCluster
+from tailrace.dev.processes import Life
+from tailrace.model import BrokerId, TopicPartition
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "walk"
+T0 = TopicPartition(TOPIC, 0)
+VALUE = Random(43).randbytes(200)
+"""Nothing shrinks it: a log of some thousand records has several segments."""
+BATCH = 250
+"""Records to a batch: several batches, so several segments."""
+PATIENCE_S = 40.0
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[DevCluster]:
+    dev = start(tmp_path / "cluster", controllers=1, broker_lease_ttl_ms="1500")
+    yield dev
+    stop(dev)
+
+
+@asynccontextmanager
+async def a_topic(dev: DevCluster, **config: str) -> AsyncIterator[Cluster]:
+    async with connected(dev) as cluster:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        await cluster.admin.create_topic(
+            TOPIC, partitions=1, replication_factor=3, config={"segment.bytes": "65536"} | settings
+        )
+        await cluster.until_well(TOPIC)
+        yield cluster
+
+
+async def write(cluster: Cluster, first: int, count: int) -> None:
+    """Records with their numbers as keys, each of them acknowledged by all."""
+    producer = ProducerCore(
+        cluster.bootstrap,
+        ProducerSettings(),
+        network=cluster.network,
+        clock=SystemClock(),
+        rng=Random(),
+    )
+    try:
+        for number in range(first, first + count):
+            await producer.send(TOPIC, VALUE, key=b"%d" % number, partition=0)
+            if number % BATCH == BATCH - 1:
+                await producer.flush()
+        await producer.flush()
+    finally:
+        await producer.close()
+
+
+async def until(what: str, check: Callable[[], Awaitable[bool]]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not await check():
+        assert time.monotonic() < end, f"never: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def until_checkpointed() -> None:
+    """High watermarks are written down every second or so."""
+    await asyncio.sleep(6)
+
+
+async def end(dev: DevCluster, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+    await dev.signal(name, number)
+    member = dev.state.member(name)
+    await eventually(f"{name} has ended", lambda: dev.life(member) is Life.EXITED)
+
+
+def data(dev: DevCluster, broker: str) -> Path:
+    (found,) = (each.parent for each in (dev.folder / broker).rglob("meta.properties"))
+    return found
+
+
+async def leader(cluster: Cluster) -> int:
+    return (await cluster.admin.describe_topic(TOPIC)).partitions[0].leader
+
+
+async def log_ends(cluster: Cluster) -> dict[int, tuple[int, int]]:
+    found = await cluster.admin.describe_replicas([T0])
+    return {each.broker: (each.log_start, each.log_end) for each in found[T0].values()}
+
+
+async def test_f43_l3_a_first_segment_that_is_missing_costs_nothing(dev: DevCluster) -> None:
+    """Once the broker without it led, and the others deleted their good copies."""
+    async with a_topic(dev, min_insync_replicas="2") as cluster:
+        await write(cluster, 0, 2_000)
+        victim = await cluster.leader(TOPIC, 0)
+        await end(dev, victim)
+        first, *others = sorted((data(dev, victim) / str(T0)).glob("*.log"))
+        assert others
+        first.unlink()
+        await dev.start(victim)
+        await cluster.until_well(TOPIC)
+        await cluster.admin.elect_leaders([T0])
+        await until("it leads", lambda: _leads(cluster, int(victim[-1])))
+        await write(cluster, 2_000, 10)
+        ends = await log_ends(cluster)
+        assert {start for start, _ in ends.values()} == {0}
+        assert len({end for _, end in ends.values()}) == 1
+        assert "the first segment begins at" in dev.log_path(victim).read_text()
+
+
+async def _leads(cluster: Cluster, broker: int) -> bool:
+    return await leader(cluster) == broker
+
+
+async def test_f44_l4_an_older_copy_does_not_lead_over_what_others_know(dev: DevCluster) -> None:
+    """The last to die comes back with an older copy and leads: a person decides, nobody cuts."""
+    async with a_topic(dev, min_insync_replicas="1") as cluster:
+        last = await cluster.leader(TOPIC, 0)
+        names = [each.name for each in dev.state.members if each.name.startswith("broker-")]
+        others = [each for each in names if each != last]
+        await write(cluster, 0, 1_000)
+        await until_checkpointed()
+        await end(dev, last)
+        copy = dev.folder / "copy"
+        shutil.copytree(data(dev, last), copy)
+        await dev.start(last)
+        await cluster.until_well(TOPIC)
+        await cluster.admin.elect_leaders([T0])
+        await until("it leads again", lambda: _leads(cluster, int(last[-1])))
+        await write(cluster, 1_000, 1_000)
+        await until_checkpointed()
+        for name in (*others, last):
+            await end(dev, name, signal.SIGKILL)
+            await asyncio.sleep(3)
+        folder = data(dev, last)
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+        await dev.start(last)
+        await asyncio.sleep(4)
+        for name in others:
+            await dev.start(name)
+        await until("nobody leads", lambda: _leads(cluster, -1))
+        await asyncio.sleep(3)
+        assert await leader(cluster) == -1
+        assert "is committed" in dev.log_path(last).read_text()
+        for name in others:
+            size = sum(each.stat().st_size for each in (data(dev, name) / str(T0)).glob("*.log"))
+            assert size > 1_500 * len(VALUE), f"{name} has cut its log"
+        best = BrokerId(int(others[0][-1]))
+        await cluster.admin.elect_unclean([LeaderChoice(T0, best)])
+        await cluster.until_well(TOPIC)
+        ends = await log_ends(cluster)
+        assert {log_end for _, log_end in ends.values()} == {2_000}
+        assert (await cluster.admin.describe_topic(TOPIC)).partitions[0].loss
