@@ -31,10 +31,13 @@ ROOT: Final = "/"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER: Final = "/cluster"
+# Below CLUSTER, so that one read of that prefix shows which store this is.
+TERMS: Final = "/cluster/terms/"
 BROKERS: Final = "/brokers/ids/"
 TOPICS: Final = "/brokers/topics/"
 CORDONED: Final = "/brokers/cordoned/"
 DELETIONS: Final = "/admin/delete_topics/"
+TOMBSTONES: Final = "/admin/deleted_topics/"
 REASSIGNMENTS: Final = "/admin/reassign_partitions/"
 BROKER_CONFIGS: Final = "/config/brokers/"
 CLIENT_CONFIGS: Final = "/config/clients/"
@@ -58,11 +61,13 @@ class Kind(Enum):
     CONTROLLER = "controller"
     CONTROLLER_EPOCH = "controller epoch"
     CLUSTER = "cluster"
+    TERM = "term of a controller"
     BROKER = "broker"
     TOPIC = "topic"
     STATE = "partition state"
     HISTORY = "partition history"
     DELETION = "topic deletion"
+    TOMBSTONE = "deleted topic"
     CORDON = "cordoned broker"
     REASSIGNMENT = "reassignment"
     BROKER_CONFIG = "broker settings"
@@ -104,6 +109,14 @@ def history_key(partition: TopicPartition) -> str:
 
 def deletion_key(topic: str) -> str:
     return f"{DELETIONS}{topic}"
+
+
+def tombstone_key(topic_id: str) -> str:
+    return f"{TOMBSTONES}{topic_id}"
+
+
+def term_key(controller_epoch: int) -> str:
+    return f"{TERMS}{controller_epoch}"
 
 
 def cordon_key(broker_id: int) -> str:
@@ -159,9 +172,35 @@ class ControllerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRecord:
-    """The cluster's id, made once by the first controller."""
+    """The cluster's id, made once by the first controller, and which store this is.
+
+    `store_id` is new for every store that is founded or rebuilt. A rebuilt store has a higher
+    `generation` and names in `former` the stores that it succeeds, the newest first: a service
+    that knew one of them accepts this one. `recovering`: why the store must not be used yet.
+    """
 
     cluster_id: str
+    store_id: str = ""
+    generation: int = 0
+    former: tuple[str, ...] = ()
+    recovering: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermRecord:
+    """One term of a controller. `token` is random: a store that went back repeats no token."""
+
+    controller_id: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTombstone:
+    """The record of a finished deletion: what still has replicas of this topic id removes them."""
+
+    name: str
+    deleted_ms: int
+    controller_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +391,8 @@ class ShardOwner:
 Value = (
     ControllerRecord
     | ClusterRecord
+    | TermRecord
+    | TopicTombstone
     | BrokerRegistration
     | TopicRecord
     | PartitionState
@@ -457,6 +498,8 @@ _BELOW: Final[dict[str, Callable[[str], Place | None]]] = {
     COORDINATORS: _place_of_number(Kind.COORDINATOR),
     SHARDS: _place_of_number(Kind.SHARD),
     DELETIONS: _place_of_deletion,
+    TOMBSTONES: lambda topic_id: Place(Kind.TOMBSTONE, topic_id) if topic_id else None,
+    TERMS: _place_of_number(Kind.TERM),
     REASSIGNMENTS: _place_of_reassignment,
     BROKER_CONFIGS: _place_of_broker_config,
     CLIENT_CONFIGS: _place_of_client_config,
@@ -526,7 +569,25 @@ def _read_controller(fields: Fields) -> ControllerRecord:
 
 
 def _read_cluster(fields: Fields) -> ClusterRecord:
-    return ClusterRecord(cluster_id=fields.text("cluster_id"))
+    return ClusterRecord(
+        cluster_id=fields.text("cluster_id"),
+        store_id=fields.text_or("store_id", ""),
+        generation=fields.integer("generation") if fields.has("generation") else 0,
+        former=fields.texts("former") if fields.has("former") else (),
+        recovering=fields.text_or("recovering", ""),
+    )
+
+
+def _read_term(fields: Fields) -> TermRecord:
+    return TermRecord(controller_id=fields.integer("controller_id"), token=fields.text("token"))
+
+
+def _read_tombstone(fields: Fields) -> TopicTombstone:
+    return TopicTombstone(
+        name=fields.text("name"),
+        deleted_ms=fields.integer("deleted_ms"),
+        controller_epoch=fields.integer("controller_epoch"),
+    )
 
 
 def _read_broker(fields: Fields) -> BrokerRegistration:
@@ -646,6 +707,8 @@ def _read_shard(fields: Fields) -> ShardOwner:
 _WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
     ControllerRecord: _write_plain,
     ClusterRecord: _write_plain,
+    TermRecord: _write_plain,
+    TopicTombstone: _write_plain,
     BrokerRegistration: _write_plain,
     TopicRecord: _write_topic,
     PartitionState: _write_state,
@@ -661,6 +724,8 @@ _WRITERS: Final[dict[type, Callable[[Value], dict[str, object]]]] = {
 _READERS: Final[dict[type, Callable[[Fields], Value]]] = {
     ControllerRecord: _read_controller,
     ClusterRecord: _read_cluster,
+    TermRecord: _read_term,
+    TopicTombstone: _read_tombstone,
     BrokerRegistration: _read_broker,
     TopicRecord: _read_topic,
     PartitionState: _read_state,

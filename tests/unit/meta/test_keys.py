@@ -27,8 +27,10 @@ from tailrace.meta.keys import (
     ProducerName,
     Reassignment,
     ShardOwner,
+    TermRecord,
     TopicDeletion,
     TopicRecord,
+    TopicTombstone,
     Value,
     decode,
     decode_counter,
@@ -86,10 +88,16 @@ SINCE_LATER: Final = {
     (BrokerRegistration, "instance"),
     (BrokerRegistration, "control_host"),
     (BrokerRegistration, "control_port"),
+    *((ClusterRecord, name) for name in ("store_id", "generation", "former", "recovering")),
 }
 VALUES: Final[list[Value]] = [
     ControllerRecord(controller_id=101, epoch=7, host="h", port=1),
     ClusterRecord(cluster_id="c-ü"),
+    ClusterRecord(
+        cluster_id="c-1", store_id="s-2", generation=1, former=("s-1",), recovering="by a person"
+    ),
+    TermRecord(controller_id=101, token="f00"),
+    TopicTombstone(name="orders", deleted_ms=1_700_000_000_123, controller_epoch=7),
     BROKER,
     TOPIC,
     STATE,
@@ -127,6 +135,8 @@ def _name(value: object) -> str:
         (keys.state_key(PARTITION), Place(Kind.STATE, "orders", 3)),
         (keys.history_key(PARTITION), Place(Kind.HISTORY, "orders", 3)),
         (keys.deletion_key("orders"), Place(Kind.DELETION, "orders")),
+        (keys.tombstone_key("t-1"), Place(Kind.TOMBSTONE, "t-1")),
+        (keys.term_key(7), Place(Kind.TERM, number=7)),
         (keys.cordon_key(2), Place(Kind.CORDON, number=2)),
         (keys.reassignment_key(PARTITION), Place(Kind.REASSIGNMENT, "orders", 3)),
         (keys.broker_config_key("4"), Place(Kind.BROKER_CONFIG, "4")),
