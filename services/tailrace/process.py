@@ -57,6 +57,13 @@ class ServiceFailed(TailraceError):
     """A service cannot go on; its process leaves with EXIT_BROKEN."""
 
 
+class StartAnew(TailraceError):
+    """What a service remembers is of no use any more: it ends in order, and its process restarts.
+
+    The process keeps its number, its arguments and its environment.
+    """
+
+
 def run(main: Main, say: Callable[[str], None]) -> None:
     """Run a service on a loop of its own; does not return when the service failed."""
     # What was imported stays for good: a collection that looks at all of it takes long.
@@ -72,6 +79,11 @@ def run(main: Main, say: Callable[[str], None]) -> None:
             say(f"stopping at once: {error}")
             # Threads may be in the middle of things that would make the end look like a clean one.
             _leave(EXIT_BROKEN)
+        except StartAnew as error:
+            say(f"starting anew: {error}")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - itself.
 
 
 async def until_stopped(
@@ -88,6 +100,8 @@ async def until_stopped(
     await asyncio.wait([ending, stopping], return_when=asyncio.FIRST_COMPLETED)
     if ending.done():
         reason = ending.exception() or why()
+        if isinstance(reason, StartAnew):
+            raise reason
         if isinstance(reason, BaseException):
             reason = f"{type(reason).__name__}: {reason}"
         raise ServiceFailed(str(reason or "no reason was given"))

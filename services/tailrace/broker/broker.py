@@ -1,15 +1,16 @@
 """A broker: its parts put together, started and stopped in order.
 
 All ports come from outside, so that the same class runs in a process of its own and in the
-simulator. Start: learn the cluster's id (waiting for the store if need be), recover the logs,
-listen, register. Stop in order: hand over leaderships, take the registration away, close the logs
-cleanly.
+simulator. Start: learn the cluster's id (from the data folders; a new broker waits for the store),
+recover the logs, listen, register as soon as the store is there and is the right one. Stop in
+order: hand over leaderships, take the registration away, close the logs cleanly.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tailrace.broker.fetching import FetchService
 from tailrace.broker.guard import ProduceGuard
 from tailrace.broker.housekeeping import Housekeeping
 from tailrace.broker.live import LiveSettings
+from tailrace.broker.metadata_copier import MetadataCopier, read_folders
 from tailrace.broker.producer_ids import ProducerIdService
 from tailrace.broker.quotas import Quotas, Rates
 from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker
@@ -46,6 +48,7 @@ from tailrace.log.data_folder import DataFolder, Identity
 from tailrace.log.files import Files
 from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
+from tailrace.meta.copies import StoredMetadata
 from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,
@@ -55,8 +58,10 @@ from tailrace.meta.keys import (
     decode,
 )
 from tailrace.meta.store import MetadataStore
+from tailrace.meta.verified import VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.model import BrokerId
+from tailrace.process import StartAnew
 from tailrace.runtime import Blocking, Tasks
 from tailrace.tracing import Tracer
 from tailrace.transport import methods
@@ -102,7 +107,8 @@ class Broker:
         self._tracer = tracer
         self._store_view = store_view
         self._files = files
-        self._store = store
+        self.verified = VerifiedStore(store, clock, say)
+        self._store: MetadataStore = self.verified
         self._network = network
         self._make_links = links
         self._clock = clock
@@ -127,8 +133,9 @@ class Broker:
         self.fetching: FetchService | None = None
         self.producing: ProduceService | None = None
         self.disks: DiskWatch | None = None
+        self.copier: MetadataCopier | None = None
         self.metadata = MetadataService()
-        self._producer_ids = ProducerIdService(settings.broker_id, store, lambda: self.epoch)
+        self._producer_ids = ProducerIdService(settings.broker_id, self._store, lambda: self.epoch)
         self.clients = ClientStreams(
             clock,
             stall_max_ms=settings.client_stall_timeout_ms,
@@ -144,7 +151,7 @@ class Broker:
 
     async def start(self) -> ManagerReport:
         """Everything up to listening and registering; the registration may take longer."""
-        self._cluster_id = await self._learn_cluster_id()
+        found = await self._learn_cluster()
         manager, report = await self._open_logs()
         self._manager = manager
         links = self._make_links(manager)
@@ -169,6 +176,9 @@ class Broker:
         await self._listen(replicas, links, disks)
         self._registration = self._register(report)
         self._registering = self._tasks.spawn("registration", self._registration.run())
+        self.copier = copier = self._copy_metadata(found, manager, replicas)
+        self._tasks.spawn("copy of the metadata", copier.run())
+        self._tasks.spawn("a rebuilt store", self._until_replaced())
         self._tasks.spawn("producer ids", self._producer_ids.run())
         self._tasks.spawn("replica clock", replicas.run())
         self._tasks.spawn("clients", self.clients.run())
@@ -194,6 +204,29 @@ class Broker:
         )
         self._tasks.spawn("scrubbing", scrubber.scrub_forever())
         return report
+
+    def _copy_metadata(
+        self, found: StoredMetadata, manager: LogManager, replicas: Replicas
+    ) -> MetadataCopier:
+        return MetadataCopier(
+            self.verified,
+            self._files,
+            folders=lambda: [each.path for each in manager.healthy],
+            orders=replicas.orders,
+            holds=manager.holds,
+            found=found,
+            clock=self._clock,
+            blocking=self._blocking,
+            say=self._say,
+        )
+
+    async def _until_replaced(self) -> None:
+        await self.verified.replaced.wait()
+        self._task_failed("the metadata store", StartAnew("the metadata store was rebuilt"))
+
+    def store_view(self) -> StoreView:
+        """How the store answers, and whether it is believed."""
+        return replace(self._store_view(), distrust=self.verified.problem)
 
     async def _open_logs(self) -> tuple[LogManager, ManagerReport]:
         """Recover the logs. A disk without any room is waited for: it must not end a broker."""
@@ -279,13 +312,15 @@ class Broker:
             return "its logs are being recovered"
         if not self._servers:
             return "it does not listen yet"
+        if self.verified.problem:
+            return f"the metadata store is not believed: {self.verified.problem}"
         return "it is not registered in etcd" if self.epoch is None else ""
 
     async def _diagnose(self, _: broker_pb2.DiagnoseRequest) -> broker_pb2.DiagnoseResponse:
         return diagnosis(
             self._settings,
             self._clock.wall_ms(),
-            self._store_view(),
+            self.store_view(),
             self.why_not_ready(),
             incarnation="" if self._manager is None else self._manager.incarnation,
             process=self._process,
@@ -391,6 +426,18 @@ class Broker:
                 await self._registration.close()
             except StoreUnavailable as error:
                 self._say(f"the registration stays until its lease ends: {error}")
+
+    async def _learn_cluster(self) -> StoredMetadata:
+        """Learn which cluster this broker is of, and what it knows of the cluster's store."""
+        folders = self._settings.folders.log_dirs
+        witness, found = await self._blocking.run(
+            lambda: read_folders(self._files, folders, self._say)
+        )
+        if witness is None:
+            self._cluster_id = await self._learn_cluster_id()
+        else:
+            self._cluster_id, self.verified.witness = witness.cluster_id, witness
+        return found
 
     async def _learn_cluster_id(self) -> str:
         told = False

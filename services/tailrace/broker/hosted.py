@@ -20,6 +20,8 @@ from tailrace.config import (
 )
 from tailrace.log.commit import GroupCommit
 from tailrace.log.log import PartitionLog
+from tailrace.meta.copies import ReplicaOrderRecord
+from tailrace.meta.keys import NO_BROKER, PartitionState
 from tailrace.metrics.values import Traffic
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
@@ -203,3 +205,37 @@ class Hosted:
     def mark_fetchers(self) -> None:
         for fetcher in self.fetchers:
             fetcher.mark(self.partition)
+
+
+def is_current(record: ReplicaOrderRecord, hosted: Hosted) -> bool:
+    """Whether a record of a replica says what is known of it now."""
+    machine = hosted.machine
+    return (
+        record.revision == machine.revision
+        and record.state.leader_epoch == machine.leader_epoch
+        and record.state.isr == machine.isr
+        and record.config is hosted.settings.given
+        and record.replicas == machine.replicas
+    )
+
+
+def order_record(hosted: Hosted) -> ReplicaOrderRecord:
+    """Give what this broker knows of a replica's place in the cluster."""
+    machine = hosted.machine
+    isr = machine.isr
+    state = PartitionState(
+        controller_epoch=0,
+        leader=machine.leader if machine.leader in isr else NO_BROKER,
+        leader_epoch=machine.leader_epoch,
+        isr=isr,
+        elr=tuple(each for each in machine.elr if each not in isr),
+        last_leader=machine.leader,
+    )
+    return ReplicaOrderRecord(
+        partition=hosted.partition,
+        topic_id=hosted.topic_id,
+        state=state,
+        revision=machine.revision,
+        replicas=machine.replicas,
+        config=hosted.settings.given,
+    )

@@ -23,7 +23,7 @@ from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.metrics.watchdog import watched
-from tailrace.process import open_files, until_stopped
+from tailrace.process import StartAnew, open_files, until_stopped
 from tailrace.runtime import Tasks, ThreadBlocking
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
@@ -82,7 +82,12 @@ async def run_broker(
 async def _run(broker: Broker, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     tasks = Tasks(lambda _, __: None)
     if await _started(broker, tasks, stop, say):
-        await until_stopped(stop, broker.failed.wait(), lambda: broker.failure)
+        try:
+            await until_stopped(stop, broker.failed.wait(), lambda: broker.failure)
+        except StartAnew:
+            # Nobody to hand over to: all brokers do the same.
+            await broker.stop()
+            raise
         await broker.hand_over()
     await broker.stop()
     say("stopped")

@@ -6,6 +6,7 @@ All partitions are looked at when somebody scrapes, some at a time, so that nobo
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from tailrace.broker.broker import Broker
@@ -54,11 +55,11 @@ class ObservedBroker:
     def why_not_ready(self) -> str:
         """Ready: logs recovered, listening, registered, and the lease was renewed in its time."""
         return self._broker.why_not_ready() or lease_trouble(
-            self._store.view(), self._settings.lease_ttl_ms
+            self.store_view(), self._settings.lease_ttl_ms
         )
 
     def store_view(self) -> StoreView:
-        return self._store.view()
+        return replace(self._store.view(), distrust=self._broker.verified.problem)
 
     def network_view(self) -> NetworkView:
         return self._network.view()

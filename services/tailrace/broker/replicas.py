@@ -19,7 +19,14 @@ from tailrace.broker.disks import Disk
 from tailrace.broker.fetcher import LeaderLink, event_of
 from tailrace.broker.flushes import TimedBlocking, flush
 from tailrace.broker.follower_guard import FollowerGuard
-from tailrace.broker.hosted import Hosted, ReplicaOrder, StopOrder, TopicSettings
+from tailrace.broker.hosted import (
+    Hosted,
+    ReplicaOrder,
+    StopOrder,
+    TopicSettings,
+    is_current,
+    order_record,
+)
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.leader_links import (
     PROTOCOL_VERSION,
@@ -56,6 +63,7 @@ from tailrace.errors import (
 from tailrace.log.admission import BatchResult, BodyVerdict
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
+from tailrace.meta.copies import ReplicaOrderRecord
 from tailrace.meta.store import MetadataStore
 from tailrace.metrics.values import BrokerCounts
 from tailrace.model import (
@@ -67,6 +75,7 @@ from tailrace.model import (
     settled_count,
 )
 from tailrace.replication.events import (
+    NO_LEADER,
     AdvanceLogStart,
     AllowFollower,
     Appended,
@@ -154,6 +163,7 @@ class Replicas:
         live.observe(self._live_changed)
         self._obeying = asyncio.Lock()
         self._removed: list[str] = []
+        self._records: dict[TopicPartition, ReplicaOrderRecord] = {}
         self._link_reads = LogReads(blocking, cold_reads_max=settings.link_cold_reads_max)
         self.waiting = Waiting()
 
@@ -172,6 +182,16 @@ class Replicas:
                 f"{partition.topic} has the id {hosted.topic_id} here, not {topic_id}"
             )
         return hosted
+
+    def orders(self) -> dict[TopicPartition, ReplicaOrderRecord]:
+        """What this broker knows of its replicas; of those it leads, it knows it best."""
+        known, self._records = self._records, {}
+        for partition, hosted in self._hosted.items():
+            record = known.get(partition)
+            if record is None or not is_current(record, hosted):
+                record = order_record(hosted)
+            self._records[partition] = record
+        return self._records
 
     def hosted(self) -> list[Hosted]:
         """All of this moment; other threads may ask too."""
@@ -485,6 +505,13 @@ class Replicas:
 
     def _order(self, hosted: Hosted, order: ReplicaOrder) -> None:
         log = hosted.log
+        epoch = order.state.leader_epoch
+        if hosted.machine.leader_epoch <= epoch < log.last_epoch and order.state.leader != NO_LEADER:
+            raise FencedEpoch(
+                f"{order.partition}: the order is of epoch {epoch}, and the log "
+                f"was written in {log.last_epoch}: the metadata store is older than the log. Put "
+                "the right store back, or run `tailrace cluster recover`"
+            )
         if hosted.settings.syncs_first and log.recovery_point < log.log_end:
             # A role begins with what is on disk, and hears of the rest when it is.
             self._sync(hosted)

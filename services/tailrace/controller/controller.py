@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Final, NamedTuple
 
@@ -44,11 +45,14 @@ from tailrace.meta.keys import (
     CONTROLLER_EPOCH,
     ClusterRecord,
     ControllerRecord,
+    TermRecord,
     decode,
     decode_counter,
     encode,
     encode_counter,
+    term_key,
 )
+from tailrace.meta.lineage import TERMS_MAX
 from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.store import (
     CreatedAt,
@@ -60,9 +64,11 @@ from tailrace.meta.store import (
     Operation,
     Put,
 )
+from tailrace.meta.verified import VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
+from tailrace.process import StartAnew
 from tailrace.runtime import Tasks
 from tailrace.transport.addresses import join_address, split_address
 from tailrace.transport.rpc import Network, Server
@@ -99,7 +105,8 @@ class Controller:
     ) -> None:
         self._traces = traces
         self._settings = settings
-        self._store = MeasuredStore(store, clock)
+        self.verified = VerifiedStore(store, clock, say)
+        self._store = MeasuredStore(self.verified, clock)
         self._network = network
         self._clock = clock
         self._rng = rng
@@ -122,7 +129,7 @@ class Controller:
 
     def store_view(self) -> StoreView:
         """How the store answers; for those who measure."""
-        return self._store.view()
+        return replace(self._store.view(), distrust=self.verified.problem)
 
     @property
     def queue(self) -> dict[str, int]:
@@ -146,6 +153,8 @@ class Controller:
         self._ended = asyncio.get_running_loop().create_future()
         self._tasks = tasks = Tasks(self._task_failed)
         tasks.spawn("controller", self._stand_and_reign())
+        tasks.spawn("identity of the store", self.verified.run())
+        tasks.spawn("a rebuilt store", self._until_replaced())
         try:
             await self._ended
         finally:
@@ -174,6 +183,10 @@ class Controller:
             self._crown = None
             # What hangs on the lease is not ours any more, or should not be.
             await self._resign(crown)
+
+    async def _until_replaced(self) -> None:
+        await self.verified.replaced.wait()
+        raise StartAnew("the metadata store was rebuilt")
 
     def _reigning(self) -> Reign:
         if self._reign is not None:
@@ -231,15 +244,29 @@ class Controller:
             CreatedAt(CONTROLLER, 0),
             ModifiedAt(CONTROLLER_EPOCH, 0 if counter is None else counter.mod_revision),
         ]
+        term = TermRecord(controller_id=record.controller_id, token=self._new_id())
         operations: list[Operation] = [
             Put(CONTROLLER, encode(record), lease),
             Put(CONTROLLER_EPOCH, encode_counter(epoch)),
+            Put(term_key(epoch), encode(term)),
         ]
+        if epoch > TERMS_MAX:
+            operations.append(Delete(term_key(epoch - TERMS_MAX)))
         if cluster is None:
             guards.append(CreatedAt(CLUSTER, 0))
-            cluster_id = f"{self._rng.getrandbits(128):032x}"
-            operations.append(Put(CLUSTER, encode(ClusterRecord(cluster_id=cluster_id))))
+            founded = ClusterRecord(cluster_id=self._new_id(), store_id=self._new_id())
+            operations.append(Put(CLUSTER, encode(founded)))
+        else:
+            guards.append(ModifiedAt(CLUSTER, cluster.mod_revision))
+            found = decode(ClusterRecord, cluster.value, key=CLUSTER)
+            if not found.store_id:
+                # Founded by an older version, which gave stores no names.
+                named = replace(found, store_id=self._new_id())
+                operations.append(Put(CLUSTER, encode(named)))
         await self._store.txn(guards, operations)
+
+    def _new_id(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"
 
     def _crowned(self, entry: Entry) -> _Crown:
         record = decode(ControllerRecord, entry.value, key=CONTROLLER)

@@ -17,7 +17,7 @@ from tailrace.controller.traces import FailoverTraces
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.metrics.watchdog import watched
-from tailrace.process import until_stopped
+from tailrace.process import StartAnew, until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.http2.network import Http2Network
@@ -64,6 +64,10 @@ async def _run(controller: Controller, stop: asyncio.Event, say: Callable[[str],
     await controller.start()
     say(f"listening on {controller.address}")
     # When it fails, whoever stands by finds the connection refused, and takes over.
-    await until_stopped(stop, controller.run(), lambda: "it ended by itself")
+    try:
+        await until_stopped(stop, controller.run(), lambda: "it ended by itself")
+    except StartAnew:
+        await controller.stop()
+        raise
     await controller.stop()
     say("stopped")

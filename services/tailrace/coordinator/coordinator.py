@@ -39,10 +39,13 @@ from tailrace.meta.keys import (
     TopicRecord,
     coordinator_key,
     decode,
+    tombstone_key,
     topic_key,
 )
 from tailrace.meta.registration import OtherLife, Registration
 from tailrace.meta.store import MetadataStore
+from tailrace.meta.verified import VerifiedStore
+from tailrace.process import StartAnew
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.transport.addresses import join_address, split_address
@@ -71,7 +74,8 @@ class Coordinator:
     ) -> None:
         self._traces = traces
         self._settings = settings
-        self._store = store
+        self.verified = VerifiedStore(store, clock, say)
+        self._store: MetadataStore = self.verified
         self._network = network
         self._clock = clock
         self._rng = rng
@@ -88,7 +92,7 @@ class Coordinator:
         self._loader: Loader | None = None
         self._registration: Registration[CoordinatorRegistration] | None = None
         self._registering: asyncio.Task[None] | None = None
-        self._shards = ShardMap(store, on_change=self._shards_changed, say=say)
+        self._shards = ShardMap(self._store, on_change=self._shards_changed, say=say)
         self._topic: OffsetsTopic | None = None
         self._topics: tuple[ClusterPicture | None, dict[str, TopicFacts]] = (None, {})
         self.runtime: Runtime | None = None
@@ -111,6 +115,8 @@ class Coordinator:
         self._server = await self._network.serve(self._settings.listen, handlers)
         self.address = self._settings.advertised or self._server.address
         self._tasks.spawn("coordinator", self._run())
+        self._tasks.spawn("identity of the store", self.verified.run())
+        self._tasks.spawn("a rebuilt store", self._until_replaced())
 
     async def stop(self) -> None:
         """Give the shards away, then end."""
@@ -129,6 +135,10 @@ class Coordinator:
         await self._tasks.close()
 
     # Starting.
+
+    async def _until_replaced(self) -> None:
+        await self.verified.replaced.wait()
+        raise StartAnew("the metadata store was rebuilt")
 
     async def _run(self) -> None:
         bootstrap = await self._find_brokers()
@@ -284,15 +294,17 @@ class Coordinator:
         return self._topics[1]
 
     async def _is_gone(self, meant: Meant) -> bool:
-        """Whether the store knows for certain that a topic is gone: our picture may be old."""
-        key = topic_key(meant.topic)
+        """Whether the store has it on record that a topic was deleted.
+
+        That it does not know the topic proves nothing: it may be an older copy of the store.
+        """
+        keys = [topic_key(meant.topic), tombstone_key(meant.topic_id)]
         try:
-            entry = await self._store.get(key)
-            if entry is None:
-                return True
-            return decode(TopicRecord, entry.value, key=key).topic_id != meant.topic_id
+            entry, tombstone = await self._store.get_many(keys)
+            there = None if entry is None else decode(TopicRecord, entry.value, key=keys[0])
         except (StoreUnavailable, CorruptCheckpoint):
             return False
+        return tombstone is not None and (there is None or there.topic_id != meant.topic_id)
 
     # The controller.
 

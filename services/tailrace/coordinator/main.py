@@ -18,7 +18,7 @@ from tailrace.meta.measured import MeasuredStore
 from tailrace.meta.settings import EtcdSettings, open_store
 from tailrace.metrics.endpoint import observing
 from tailrace.metrics.watchdog import watched
-from tailrace.process import until_stopped
+from tailrace.process import StartAnew, until_stopped
 from tailrace.tracing import open_tracer
 from tailrace.transport.addresses import metrics_socket
 from tailrace.transport.http2.network import Http2Network
@@ -65,6 +65,10 @@ async def _run(coordinator: Coordinator, stop: asyncio.Event, say: Callable[[str
     await coordinator.start()
     say(f"listening on {coordinator.address}")
     # When it fails, the controller finds the connection refused and moves the shards.
-    await until_stopped(stop, coordinator.failed.wait(), lambda: coordinator.failure)
+    try:
+        await until_stopped(stop, coordinator.failed.wait(), lambda: coordinator.failure)
+    except StartAnew:
+        await coordinator.stop()
+        raise
     await coordinator.stop()
     say("stopped")

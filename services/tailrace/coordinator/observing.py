@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 from tailrace.clock import Clock
@@ -60,10 +61,10 @@ class ObservedCoordinator:
             return "it looks for brokers: none is registered, or etcd does not answer"
         if self._coordinator.epoch is None:
             return "it is not registered in etcd"
-        return lease_trouble(self._store.view(), self._settings.lease_ttl_ms)
+        return lease_trouble(self.store_view(), self._settings.lease_ttl_ms)
 
     def store_view(self) -> StoreView:
-        return self._store.view()
+        return replace(self._store.view(), distrust=self._coordinator.verified.problem)
 
     def network_view(self) -> NetworkView:
         return self._network.view()

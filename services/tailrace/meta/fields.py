@@ -33,6 +33,11 @@ class Fields:
         self._where = where
         self._fields = cast("dict[str, object]", raw)
 
+    @property
+    def where(self) -> str:
+        """What the errors name."""
+        return self._where
+
     def version(self, oldest: int) -> None:
         """Any version from this one on will do: a later one only adds fields."""
         if self.integer("version") < oldest:
@@ -70,6 +75,17 @@ class Fields:
 
     def objects(self, name: str) -> tuple[Fields, ...]:
         return tuple(Fields(f"{self._where}: {name}", each) for each in self._list(name))
+
+    def fields(self, name: str) -> Fields:
+        """An object within this one."""
+        return Fields(f"{self._where}: {name}", self._object(name))
+
+    def lists(self, name: str) -> tuple[list[object], ...]:
+        found = self._list(name)
+        for each in found:
+            if not isinstance(each, list):
+                _corrupt(self._where, f"{_shown(each)} in {name!r} is not a list")
+        return tuple(cast("list[list[object]]", found))
 
     def settings(self, name: str) -> dict[str, str]:
         found = self._object(name)

@@ -44,6 +44,10 @@ STORE_FAILED = counter(
     "call",
     bound="6, as above",
 )
+STORE_DISTRUSTED = gauge(
+    "store_distrusted",
+    "1 while the etcd that answers is empty, older or another than the one that was known.",
+)
 STORE_SILENCE = gauge("store_silence_seconds", "How long ago etcd last answered anything.")
 LEASE_AGE = gauge(
     "lease_age_seconds",
@@ -84,6 +88,7 @@ COMMON: Final = (
     SCRAPE_TIME,
     STORE_TIMES,
     STORE_FAILED,
+    STORE_DISTRUSTED,
     STORE_SILENCE,
     LEASE_AGE,
     CALL_TIMES,
@@ -111,6 +116,8 @@ class StoreView:
     calls: Mapping[str, Calls] = field(default_factory=dict)
     silence_ms: int | None = None
     lease_age_ms: int | None = None
+    # Why the store that answers is not believed; empty: it is.
+    distrust: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +161,7 @@ def put_common(
     for call, calls in store.calls.items():
         page.put_times(STORE_TIMES, calls.times, call)
         page.put(STORE_FAILED, calls.failed, call)
+    page.put(STORE_DISTRUSTED, bool(store.distrust))
     if store.silence_ms is not None:
         page.put(STORE_SILENCE, store.silence_ms / 1_000)
     if store.lease_age_ms is not None:
@@ -170,6 +178,8 @@ def put_common(
 
 def lease_trouble(store: StoreView, ttl_ms: int) -> str:
     """Why the lease of a registration cannot be said to live; empty: it does."""
+    if store.distrust:
+        return f"the metadata store is not believed: {store.distrust}"
     if store.lease_age_ms is None:
         return "it has no lease in etcd"
     if store.lease_age_ms > ttl_ms:
@@ -179,6 +189,8 @@ def lease_trouble(store: StoreView, ttl_ms: int) -> str:
 
 def store_trouble(store: StoreView) -> str:
     """Why the store cannot be said to answer; empty: it does."""
+    if store.distrust:
+        return f"the metadata store is not believed: {store.distrust}"
     if store.silence_ms is None:
         return "etcd has not answered yet"
     if store.silence_ms > STORE_SILENCE_MAX_MS:

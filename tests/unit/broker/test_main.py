@@ -66,7 +66,7 @@ async def test_while_it_waits_it_lives_and_says_why_it_is_not_ready(tmp_path: Pa
         status, why = await asyncio.to_thread(_get, base + "/readyz")
         assert (status, "waits for the cluster's id" in why) == (503, True)
         status, text = await asyncio.to_thread(_get, base + "/metrics")
-        assert 'tailrace_store_call_failures_total{call="get"}' in text
+        assert 'tailrace_store_call_failures_total{call="snapshot"}' in text
         stop.set()
         await running
 

@@ -1,0 +1,265 @@
+"""A store that is used only while it is known to be the right one.
+
+`VerifiedStore` stands in front of another store, in every service. It looks who the store is before
+its first use, after every failed call, and now and then (`run`). It compares the cluster's record
+on each read, and makes that record a guard of each transaction: nothing is ever written to an empty
+store, or to another one. While the store is not believed every call fails as if the store were
+away, with the reason, so that services go on as they do without a store. When the right store is
+back, the next look finds it and calls pass again.
+
+Invariant: an answer is handed on only when the store's revision is not below one that an earlier
+answer had. A rebuilt store (`Standing.REPLACED`) is not used by this process any more: what the
+process remembers (revisions, epochs) is of another store, so it has to start anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from tailrace.clock import Clock
+from tailrace.errors import LeaseLost, StoreUnavailable
+from tailrace.meta.keys import CLUSTER
+from tailrace.meta.lineage import Judgement, Standing, Witness, judge
+from tailrace.meta.store import (
+    TXN_OPERATIONS_MAX,
+    Entry,
+    Guard,
+    MetadataStore,
+    ModifiedAt,
+    Operation,
+    Snapshot,
+    TxnResult,
+    WatchBatch,
+)
+
+# How often the store is looked at while nothing else is asked of it.
+LOOK_INTERVAL_MS: Final = 2_000
+# While it is not believed, calls do not make it be looked at more often than this.
+DOUBT_MS: Final = 250
+# How often a transaction is sent because only the cluster's record had changed.
+RECORD_ATTEMPTS_MAX: Final = 3
+
+T = TypeVar("T")
+
+
+class VerifiedStore:
+    """A MetadataStore in front of another one.
+
+    `witness`: what is known of the store; None: whatever answers first is believed.
+    `standing`, `problem`: what the last look came to. `replaced` is set once the store was rebuilt.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        say: Callable[[str], None],
+        *,
+        witness: Witness | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._say = say
+        self._looking = asyncio.Lock()
+        # Whether nothing has happened since the last look that calls for another one.
+        self._is_fresh = False
+        self._looked_ms: int | None = None
+        self._record: Entry | None = None
+        # The highest revision that any answer had.
+        self._revision = 0
+        self.witness = witness
+        self.standing = Standing.UNFOUNDED
+        self.problem = ""
+        self.problem_since_ms: int | None = None
+        self.rejections = 0
+        self.replaced = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look at the store now and then, so that a change is noticed when nobody asks for it."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_MS / 1_000)
+            try:
+                await self.look()
+            except StoreUnavailable:
+                continue
+
+    async def look(self) -> Witness | None:
+        """Look who the store is, now; what it says of itself, None while nothing is founded.
+
+        StoreUnavailable, with the reason, when it is away or not believed.
+        """
+        async with self._looking:
+            await self._look()
+        return self._checked_witness()
+
+    # The port.
+
+    async def get(self, key: str) -> Entry | None:
+        if key == CLUSTER:
+            await self._ensure()
+            return await self._answer(self._store.get(key))
+        found, record = await self._with_record([key])
+        await self._check_record(record)
+        return found[0]
+
+    async def get_many(self, keys: Sequence[str]) -> list[Entry | None]:
+        if len(keys) >= TXN_OPERATIONS_MAX:
+            await self.look()
+            return await self._answer(self._store.get_many(keys))
+        found, record = await self._with_record(keys)
+        await self._check_record(record)
+        return found
+
+    async def snapshot(self, prefix: str) -> Snapshot:
+        await self._ensure()
+        floor = self._revision
+        snapshot = await self._answer(self._store.snapshot(prefix))
+        await self._check_revision(floor, snapshot.revision)
+        return snapshot
+
+    async def txn(self, guards: Sequence[Guard], operations: Sequence[Operation]) -> TxnResult:
+        attempts = 0
+        while True:
+            await self._ensure()
+            record = self._record
+            own: list[Guard] = []
+            if record is not None and len(guards) < TXN_OPERATIONS_MAX:
+                own = [ModifiedAt(CLUSTER, record.mod_revision)]
+            floor = self._revision
+            result = await self._answer(self._store.txn([*own, *guards], operations))
+            await self._check_revision(floor, result.revision)
+            attempts += 1
+            if result.succeeded or not own or attempts >= RECORD_ATTEMPTS_MAX:
+                return result
+            # Either a guard of the caller's did not hold, or the record is not what it was.
+            await self.look()
+            if self._record == record:
+                return result
+
+    async def watch(self, prefix: str, *, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        await self._ensure()
+        watch = self._store.watch(prefix, from_revision=from_revision)
+        try:
+            async for batch in watch:
+                if self.problem or self.replaced.is_set():
+                    raise self._rejection()
+                yield batch
+        except StoreUnavailable:
+            self._is_fresh = False
+            raise
+        finally:
+            await watch.aclose()
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        await self._ensure()
+        return await self._answer(self._store.grant_lease(ttl_ms))
+
+    async def keep_alive(self, lease: int) -> int:
+        await self._ensure()
+        try:
+            return await self._answer(self._store.keep_alive(lease))
+        except LeaseLost:
+            # An empty store, or an older one, does not know the lease either.
+            await self.look()
+            raise
+
+    async def revoke_lease(self, lease: int) -> None:
+        await self._ensure()
+        await self._answer(self._store.revoke_lease(lease))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    # The parts of the above.
+
+    async def _with_record(self, keys: Sequence[str]) -> tuple[list[Entry | None], Entry | None]:
+        await self._ensure()
+        *found, record = await self._answer(self._store.get_many([*keys, CLUSTER]))
+        return found, record
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except StoreUnavailable:
+            # Whoever answers next may be another one.
+            self._is_fresh = False
+            raise
+
+    async def _ensure(self) -> None:
+        """Have the store looked at if need be; StoreUnavailable when it is not believed."""
+        if self.replaced.is_set():
+            raise self._rejection()
+        if self._is_fresh and not self.problem:
+            return
+        if self.problem and self._was_looked_at():
+            raise self._rejection()
+        await self.look()
+
+    def _was_looked_at(self) -> bool:
+        looked_ms = self._looked_ms
+        return looked_ms is not None and self._clock.monotonic_ms() - looked_ms < DOUBT_MS
+
+    async def _check_record(self, record: Entry | None) -> None:
+        if record != self._record:
+            await self.look()
+
+    async def _check_revision(self, floor: int, revision: int) -> None:
+        if revision < floor:
+            await self.look()
+            raise StoreUnavailable(
+                f"an answer of the store was at revision {revision}, an earlier one at {floor}"
+            )
+        self._revision = max(self._revision, revision)
+
+    async def _look(self) -> None:
+        floor = self._revision
+        seen = await self._answer(self._store.snapshot(CLUSTER))
+        self._looked_ms = self._clock.monotonic_ms()
+        found = judge(self.witness, seen, floor=floor)
+        if found.standing.is_believed:
+            self._believe(found, seen)
+        else:
+            self._doubt(found)
+
+    def _believe(self, found: Judgement, seen: Snapshot) -> None:
+        if self.problem:
+            self._say(f"the metadata store is believed again, after: {self.problem}")
+        self.standing, self.problem, self.problem_since_ms = found.standing, "", None
+        if found.standing is Standing.REPLACED:
+            if not self.replaced.is_set():
+                self._say(
+                    "the metadata store was rebuilt, in generation "
+                    f"{found.witness.generation if found.witness else 0}: starting anew with it"
+                )
+            self.replaced.set()
+            return
+        self.witness = found.witness or self.witness
+        self._record = next((each for each in seen.entries if each.key == CLUSTER), None)
+        self._revision = max(self._revision, seen.revision)
+        # Before a cluster is founded there is nothing that a later answer could be compared with.
+        self._is_fresh = self._record is not None
+
+    def _doubt(self, found: Judgement) -> None:
+        self._is_fresh = False
+        if self.problem != found.problem:
+            self._say(
+                f"THE METADATA STORE IS NOT BELIEVED: {found.problem}. Nothing is deleted, no "
+                "order of it is obeyed, and what this process leads is served on. Put the right "
+                "store back, or rebuild it with `tailrace cluster recover`"
+            )
+        if not self.problem:
+            self.problem_since_ms = self._clock.monotonic_ms()
+        self.standing, self.problem = found.standing, found.problem
+
+    def _checked_witness(self) -> Witness | None:
+        if self.problem or self.replaced.is_set():
+            raise self._rejection()
+        return self.witness if self._record is not None else None
+
+    def _rejection(self) -> StoreUnavailable:
+        self.rejections += 1
+        if self.replaced.is_set():
+            return StoreUnavailable("the store was rebuilt: this process starts anew with it")
+        return StoreUnavailable(f"the store is not believed: {self.problem}")

@@ -1,0 +1,78 @@
+"""A broker's own copy of the metadata: written when something is new, found at the next start."""
+
+from __future__ import annotations
+
+import asyncio
+
+from simulation.storage import SimFiles
+from tailrace.broker.metadata_copier import read_folders
+from tailrace.meta.copies import FILE_NAME, decode_copy
+from tailrace.meta.keys import Kind, place_of
+from tailrace.meta.lineage import Standing
+from tailrace.meta.memory import MemoryEtcd
+from unit.broker.trio import T0, TOPIC_ID, Trio, simulate
+
+
+async def copied(trio: Trio, number: int) -> None:
+    copier = trio.brokers[number].copier
+    assert copier is not None
+    await copier.copy()
+
+
+def files_of(trio: Trio, number: int) -> SimFiles:
+    return trio.files[number]
+
+
+@simulate
+async def test_keys_and_orders_are_copied_and_found_again(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(1, 3, config={"retention.ms": "1000"})
+    for number in trio.brokers:
+        await copied(trio, number)
+        stored = decode_copy(files_of(trio, number).read(f"/data/{FILE_NAME}"))
+        assert stored.copy is not None
+        kinds = {place.kind for each in stored.copy.entries if (place := place_of(each.key))}
+        assert {Kind.CLUSTER, Kind.STATE, Kind.BROKER} <= kinds
+        order = stored.orders[T0]
+        assert (order.topic_id, order.state.leader, order.state.leader_epoch) == (TOPIC_ID, 1, 3)
+        assert order.config == {"retention.ms": "1000"}
+        witness, found = read_folders(files_of(trio, number), ["/data"], print)
+        assert (witness, found) == (stored.copy.witness, stored)
+
+
+@simulate
+async def test_a_store_that_is_not_believed_never_gets_into_the_copy(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(1, 0)
+    await copied(trio, 0)
+    before = files_of(trio, 0).read(f"/data/{FILE_NAME}")
+    broker = trio.brokers[0]
+    broker.verified._store = MemoryEtcd().connect()
+    await asyncio.sleep(10)
+    assert broker.verified.standing is Standing.EMPTY
+    assert "not believed" in broker.why_not_ready()
+    assert files_of(trio, 0).read(f"/data/{FILE_NAME}") == before
+    # What it has it still serves.
+    assert trio.hosted(0).log.is_open
+
+
+@simulate
+async def test_a_copy_that_rotted_or_is_gone_is_not_used(trio: Trio) -> None:
+    await trio.start()
+    await copied(trio, 0)
+    files = files_of(trio, 0)
+    said: list[str] = []
+    path = f"/data/{FILE_NAME}"
+    data = files.read(path)
+    file = files.open(path)
+    file.write_at(len(data) // 2, [b"#"])
+    file.close()
+    witness, found = read_folders(files, ["/data"], said.append)
+    assert witness is not None
+    assert (witness.store_id, found.copy) == ("", None)
+    assert "not used" in said[0]
+    files.remove(path)
+    witness, found = read_folders(files, ["/data"], said.append)
+    assert witness is not None
+    assert found.copy is None
+    assert read_folders(files, ["/elsewhere"], said.append)[0] is None

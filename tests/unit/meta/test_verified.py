@@ -1,0 +1,178 @@
+"""A store is used only while it is the right one; then everything passes as it is (F41, F42)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from simulation.loop import LoopClock, SimLoop, run
+from tailrace.errors import LeaseLost, StoreUnavailable
+from tailrace.meta.keys import CLUSTER, ClusterRecord, TermRecord, encode, term_key
+from tailrace.meta.lineage import Standing
+from tailrace.meta.memory import MemoryEtcd, MemoryStore
+from tailrace.meta.store import CreatedAt, Delete, Put
+from tailrace.meta.verified import DOUBT_MS, VerifiedStore
+
+RECORD = encode(ClusterRecord(cluster_id="c", store_id="s"))
+
+
+class World:
+    """A store that can be swapped behind the back of whoever uses it."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.said: list[str] = []
+        self.etcd = MemoryEtcd()
+        self.inner = self.etcd.connect()
+        self.store = VerifiedStore(self.inner, LoopClock(loop), self.said.append)
+
+    async def found(self, etcd: MemoryEtcd, record: bytes = RECORD) -> None:
+        term = encode(TermRecord(controller_id=1, token="one"))
+        store = etcd.connect()
+        await store.txn([], [Put(CLUSTER, record), Put(term_key(1), term)])
+
+    def swap(self, etcd: MemoryEtcd) -> None:
+        self.store._store = etcd.connect()
+
+    async def doubts(self) -> None:
+        """Let so much time pass that the store is looked at again."""
+        await asyncio.sleep(2 * DOUBT_MS / 1_000)
+
+
+def simulate(main: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def body(loop: SimLoop) -> None:
+            await main(World(loop))
+
+        run(body, 1)
+
+    test.__name__ = test.__qualname__ = main.__name__
+    test.__doc__ = main.__doc__
+    return test
+
+
+@simulate
+async def test_the_right_store_does_what_it_is_asked(world: World) -> None:
+    await world.found(world.etcd)
+    store = world.store
+    assert (await store.txn([CreatedAt("/a", 0)], [Put("/a", b"1")])).succeeded
+    assert not (await store.txn([CreatedAt("/a", 0)], [Put("/a", b"2")])).succeeded
+    found = await store.get("/a")
+    assert found is not None
+    assert found.value == b"1"
+    assert [each is None for each in await store.get_many(["/a", "/b"])] == [False, True]
+    assert [each.key for each in (await store.snapshot("/a")).entries] == ["/a"]
+    lease = await store.grant_lease(5_000)
+    await store.keep_alive(lease)
+    await store.revoke_lease(lease)
+    with pytest.raises(LeaseLost):
+        await store.keep_alive(lease)
+    assert (store.standing, store.problem) == (Standing.CONTINUES, "")
+
+
+@simulate
+async def test_nothing_is_written_to_an_empty_store_or_to_another_one(world: World) -> None:
+    await world.found(world.etcd)
+    await world.store.get("/a")
+    for etcd in (empty := MemoryEtcd(), other := MemoryEtcd()):
+        if etcd is other:
+            await world.found(other, encode(ClusterRecord(cluster_id="x", store_id="y")))
+        before = etcd.connect()
+        revision = (await before.snapshot("/")).revision
+        world.swap(etcd)
+        for call in (
+            lambda: world.store.txn([], [Put("/a", b"1")]),
+            lambda: world.store.txn([], [Delete("/a")]),
+            lambda: world.store.get("/a"),
+            lambda: world.store.grant_lease(1_000),
+        ):
+            with pytest.raises(StoreUnavailable):
+                await call()
+        with pytest.raises(StoreUnavailable, match="not believed"):
+            await world.store.look()
+        await world.doubts()
+        assert (await before.snapshot("/")).revision == revision
+    assert empty is not other
+    assert any("NOT BELIEVED" in each for each in world.said)
+
+
+@simulate
+async def test_a_lease_that_another_store_does_not_know_is_not_lost(world: World) -> None:
+    await world.found(world.etcd)
+    lease = await world.store.grant_lease(5_000)
+    world.swap(MemoryEtcd())
+    with pytest.raises(StoreUnavailable):
+        await world.store.keep_alive(lease)
+    world.swap(world.etcd)
+    await world.doubts()
+    await world.store.keep_alive(lease)
+    assert any("believed again" in each for each in world.said)
+
+
+@simulate
+async def test_a_store_that_went_back_is_noticed_by_its_revision(world: World) -> None:
+    older = MemoryEtcd()
+    await world.found(older)
+    await world.found(world.etcd)
+    for _ in range(5):
+        await world.store.txn([], [Put("/a", b"1")])
+    world.swap(older)
+    with pytest.raises(StoreUnavailable, match="went back"):
+        await world.store.snapshot("/")
+    assert world.store.standing is Standing.OLDER
+
+
+@simulate
+async def test_a_new_name_of_the_store_is_no_reason_to_refuse_a_write(world: World) -> None:
+    await world.found(world.etcd, encode(ClusterRecord(cluster_id="c")))
+    await world.store.get("/a")
+    await world.found(world.etcd)
+    assert (await world.store.txn([], [Put("/a", b"1")])).succeeded
+    witness = await world.store.look()
+    assert witness is not None
+    assert witness.store_id == "s"
+
+
+@simulate
+async def test_a_rebuilt_store_is_for_the_next_start(world: World) -> None:
+    await world.found(world.etcd)
+    await world.store.get("/a")
+    rebuilt = MemoryEtcd()
+    record = ClusterRecord(cluster_id="c", store_id="t", generation=1, former=("s",))
+    await world.found(rebuilt, encode(record))
+    world.swap(rebuilt)
+    with pytest.raises(StoreUnavailable, match="rebuilt"):
+        await world.store.look()
+    assert world.store.replaced.is_set()
+    with pytest.raises(StoreUnavailable, match="starts anew"):
+        await world.store.txn([], [Put("/a", b"1")])
+
+
+@simulate
+async def test_a_store_in_which_nothing_was_founded_may_be_founded(world: World) -> None:
+    store = world.store
+    assert await store.look() is None
+    assert (await store.txn([CreatedAt(CLUSTER, 0)], [Put(CLUSTER, RECORD)])).succeeded
+    assert await store.look() is not None
+
+
+@simulate
+async def test_the_store_is_looked_at_when_nobody_asks(world: World) -> None:
+    await world.found(world.etcd)
+    await world.store.look()
+    looking = asyncio.ensure_future(world.store.run())
+    world.swap(MemoryEtcd())
+    await asyncio.sleep(3)
+    assert world.store.standing is Standing.EMPTY
+    watch = world.store.watch("/", from_revision=1)
+    with pytest.raises(StoreUnavailable):
+        await anext(watch)
+    looking.cancel()
+
+
+def test_it_is_a_store_like_any_other() -> None:
+    missing = {name for name in dir(MemoryStore) if not name.startswith("_")} - {
+        *dir(VerifiedStore)
+    }
+    assert missing == set()
