@@ -11,6 +11,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
+from simulation.log_folders import DELETED
 from simulation.log_model import Mismatch, Outcomes
 from simulation.log_operations import Partition, Trace, World, require
 from simulation.log_requests import STEP_MS
@@ -130,7 +131,7 @@ class LogSimulation:
         model.pending.deleted = True
         partition.cuts += 1
         try:
-            self.manager.delete(partition.name)
+            self.manager.delete(partition.name, DELETED)
         except OSError as error:
             self._say(f"  … fails: {error}")
             return

@@ -14,7 +14,7 @@ from tailrace.broker.hosted import ReplicaOrder, StopOrder
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.service import MetadataService
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import StoreUnavailable, TailraceError, Unreachable
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
 from tailrace.transport.rpc import Stream
@@ -113,10 +113,21 @@ class ControlService:
         if problem is not None:
             return pb.StopReplicaResponse(error=error_code(problem.code), message=str(problem))
         orders = [
-            StopOrder(from_partition(each.partition), each.topic_id, each.delete, each.revision)
+            StopOrder(
+                from_partition(each.partition),
+                each.topic_id,
+                each.delete and not each.set_aside,
+                each.revision,
+                each.set_aside,
+            )
             for each in request.partitions
         ]
-        failures = await self._replicas.stop(orders)
+        try:
+            failures = await self._replicas.stop(
+                orders, controller_epoch=request.header.controller_epoch
+            )
+        except StoreUnavailable as error:
+            return pb.StopReplicaResponse(error=error_code(error.code), message=str(error))
         return pb.StopReplicaResponse(
             errors=[_failed(partition, error) for partition, error in failures.items()]
         )

@@ -115,6 +115,8 @@ class StopOrder(NamedTuple):
     delete: bool = False
     # When set: not if a later order said that the replica is wanted again.
     revision: int = 0
+    # Its data is kept under another name.
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ is an append that was never finished, but bytes that rotted look no different.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NoReturn
 
@@ -36,6 +36,7 @@ from tailrace.errors import (
 )
 from tailrace.log.cuts import forget_cut
 from tailrace.log.data_folder import DataFolder
+from tailrace.log.evidence import RemovalEvidence
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
@@ -113,7 +114,12 @@ class ReplicaLogs:
 
     async def _make(self, turns: Iterator[ReplicaOrder]) -> None:
         for order in turns:
-            work = partial(self._manager.create, order.partition, order.topic_id)
+            work = partial(
+                self._manager.create,
+                order.partition,
+                order.topic_id,
+                now_ms=self._clock.wall_ms(),
+            )
             try:
                 await self._blocking.run(work)
             except InvariantViolation:
@@ -144,11 +150,9 @@ class ReplicaLogs:
                     # It was to be deleted, that failed, and now it is wanted again.
                     await self._blocking.run(partial(manager.reopen, partition, now_ms=now_ms))
                 return manager.logs[partition]
-            self._say(f"{partition}: removing the data of a former topic of this name")
-            for failure in (await self.discard([StopOrder(partition)])).values():
-                raise failure
-            await self.remove_discarded()
-        return await self._blocking.run(lambda: manager.create(partition, order.topic_id))
+            await self.set_aside(partition, f"{order.topic_id} is wanted, and this is {topic_id}")
+        create = partial(manager.create, partition, order.topic_id, now_ms=now_ms)
+        return await self._blocking.run(create)
 
     async def _find_unknown(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
         """Which topic the log is of cannot be told: it is set aside, and filled anew.
@@ -170,9 +174,9 @@ class ReplicaLogs:
             await self._blocking.run(partial(manager.repair, partition, now_ms=now_ms, anew=False))
             self._say(f"{partition}: taken for {order.topic_id}, as a person lets it lead: {cause}")
         else:
-            await self._blocking.run(partial(manager.set_aside, partition))
-            await self._blocking.run(partial(manager.create, partition, order.topic_id))
-            self._say(f"{partition}: set aside, it is filled anew: {cause}")
+            await self.set_aside(partition, f"its topic cannot be told: {cause}")
+            create = partial(manager.create, partition, order.topic_id, now_ms=now_ms)
+            await self._blocking.run(create)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
         return manager.logs[partition]
@@ -182,19 +186,33 @@ class ReplicaLogs:
         self._kept[order.partition] = order.state.leader_epoch
         raise error
 
-    async def discard(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
+    async def set_aside(self, partition: TopicPartition, why: str) -> None:
+        """Serve a log no longer, and keep all of it: nothing on record says that it may go."""
+        for known in (self.offline, self._doubted, self._kept):
+            known.pop(partition, None)
+        work = partial(self._manager.set_aside, partition, why=why, now_ms=self._clock.wall_ms())
+        name = await self._blocking.run(work)
+        self._say(f"{partition}: set aside as {name or 'nothing, its folder is gone'}: {why}")
+
+    async def discard(
+        self, orders: Mapping[StopOrder, RemovalEvidence]
+    ) -> dict[TopicPartition, TailraceError]:
         """Give logs up for good, all of a folder at once: each would wait for the disk, often.
 
         Those that could not be come back; what is left of the others is for `remove_discarded`.
         """
         failures: dict[TopicPartition, TailraceError] = {}
-        by_folder: dict[DataFolder | None, dict[TopicPartition, None]] = {}
-        for partition, topic_id, *_ in orders:
+        by_folder: dict[DataFolder | None, dict[TopicPartition, RemovalEvidence]] = {}
+        for order, evidence in orders.items():
+            partition, topic_id = order.partition, order.topic_id
             try:
                 if self._manager.is_of(partition, topic_id):
-                    by_folder.setdefault(self._manager.folder_of(partition), {})[partition] = None
+                    folder = self._manager.folder_of(partition)
+                    by_folder.setdefault(folder, {})[partition] = evidence
+                    self._say(f"{partition}: deleting this replica: {evidence}")
             except (TailraceError, OSError) as error:
                 failures[partition] = _as_ours(error)
+        failures |= await self._remove_strays(orders)
         for group in by_folder.values():
             for partition in group:
                 for known in (self.offline, self._doubted, self._kept):
@@ -205,7 +223,23 @@ class ReplicaLogs:
                 failures |= dict.fromkeys(group, _as_ours(error))
         return failures
 
-    def _discard(self, partitions: Collection[TopicPartition]) -> None:
+    async def _remove_strays(
+        self, orders: Mapping[StopOrder, RemovalEvidence]
+    ) -> dict[TopicPartition, TailraceError]:
+        failures: dict[TopicPartition, TailraceError] = {}
+        wanted = {(each.partition, each.topic_id): why for each, why in orders.items()}
+        for stray in await self._blocking.run(self._manager.strays):
+            evidence = wanted.get((stray.partition, stray.topic_id or ""))
+            if evidence is None:
+                continue
+            try:
+                work = partial(self._manager.remove_stray, stray, evidence)
+                self._say(await self._blocking.run(work))
+            except OSError as error:
+                failures[stray.partition] = _as_ours(error)
+        return failures
+
+    def _discard(self, partitions: Mapping[TopicPartition, RemovalEvidence]) -> None:
         self._discarded += self._manager.discard(partitions)
 
     async def _to_its_end(self, work: Callable[[], None]) -> None:

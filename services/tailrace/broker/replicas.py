@@ -16,6 +16,7 @@ from typing import Final, assert_never
 
 from tailrace.broker.disk_watch import DiskWatch
 from tailrace.broker.disks import Disk
+from tailrace.broker.evidence import gather
 from tailrace.broker.fetcher import LeaderLink, event_of
 from tailrace.broker.flushes import TimedBlocking, flush
 from tailrace.broker.follower_guard import FollowerGuard
@@ -61,6 +62,7 @@ from tailrace.errors import (
     error_for,
 )
 from tailrace.log.admission import BatchResult, BodyVerdict
+from tailrace.log.evidence import LeaderDiverged
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.copies import ReplicaOrderRecord
@@ -136,6 +138,7 @@ class Replicas:
         self._live = live = live or LiveSettings(settings.log_defaults, say)
         self._settings = settings
         self._manager = manager
+        self._store = store
         self._disks = disks
         disks.observe(self._disk_changed)
         self._links = links
@@ -294,11 +297,31 @@ class Replicas:
                     failures.append((order.partition, StorageError(str(error))))
         return failures
 
-    async def stop(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
-        """Serve replicas no longer, and delete what is said; what could not be done comes back."""
+    async def stop(
+        self, orders: Iterable[StopOrder], *, controller_epoch: int = 0
+    ) -> dict[TopicPartition, TailraceError]:
+        """Serve replicas no longer, and delete what is said; what could not be done comes back.
+
+        What is to be deleted without anything on record that says so is served on.
+        """
+        wanted = list(orders)
+        evidence, failures = await gather(
+            self._store,
+            [each for each in wanted if each.delete],
+            broker_id=self.broker_id,
+            cluster_id=self._identity()[0],
+            controller_epoch=controller_epoch,
+        )
         async with self._obeying:
-            stopped = [each for each in orders if self._stop(each)]
-            failures = await self._logs.discard([each for each in stopped if each.delete])
+            stopped = [
+                each for each in wanted if each.partition not in failures and self._stop(each)
+            ]
+            for order in stopped:
+                if order.set_aside and self._manager.is_of(order.partition, order.topic_id):
+                    await self._logs.set_aside(order.partition, "the store does not know its topic")
+            due = {each: evidence[each] for each in stopped if each in evidence}
+            failures |= await self._logs.discard(due)
+            self.counts.replicas_deleted += len(due)
         is_more = True
         while is_more:
             # Large files take their time: other orders get their turn in between.
@@ -318,9 +341,12 @@ class Replicas:
         return True
 
     def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
-        """Partitions on disk that the controller did not name."""
+        """Partitions on disk that the controller did not name, and those that were set aside."""
         found = sorted(each for each in list(self._manager.logs) if each not in named)
-        return [(each, self._manager.topic_id(each) or "") for each in found]
+        return [
+            *((each, self._manager.topic_id(each) or "") for each in found),
+            *((each.partition, each.topic_id or "") for each in self._manager.strays()),
+        ]
 
     # What links bring.
 
@@ -506,7 +532,10 @@ class Replicas:
     def _order(self, hosted: Hosted, order: ReplicaOrder) -> None:
         log = hosted.log
         epoch = order.state.leader_epoch
-        if hosted.machine.leader_epoch <= epoch < log.last_epoch and order.state.leader != NO_LEADER:
+        if (
+            hosted.machine.leader_epoch <= epoch < log.last_epoch
+            and order.state.leader != NO_LEADER
+        ):
             raise FencedEpoch(
                 f"{order.partition}: the order is of epoch {epoch}, and the log "
                 f"was written in {log.last_epoch}: the metadata store is older than the log. Put "
@@ -712,8 +741,18 @@ class Replicas:
         self._truncated(hosted)
 
     def _truncate(self, hosted: Hosted, effect: TruncateLog) -> None:
-        log = hosted.log
-        self._say(f"{hosted.partition}: cutting the log from {log.log_end} to {effect.offset}")
+        log, machine = hosted.log, hosted.machine
+        evidence = LeaderDiverged(
+            leader=machine.leader,
+            leader_epoch=machine.leader_epoch,
+            offset=effect.offset,
+            high_watermark=machine.high_watermark,
+            unclean_epoch=machine.unclean_epoch,
+        )
+        self.counts.logs_cut += 1
+        self._say(
+            f"{hosted.partition}: cutting the log from {log.log_end} to {effect.offset}: {evidence}"
+        )
         if effect.offset < log.log_start:
             log.start_over_at(effect.offset)
         else:

@@ -8,7 +8,7 @@ Orders are no part of a decision: they are a function of the image that it leads
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from tailrace.config import min_insync_of
 from tailrace.controller.administration import (
@@ -56,16 +56,22 @@ from tailrace.meta.image import ClusterImage, StoredTopic
 from tailrace.meta.keys import (
     TopicDeletion,
     TopicRecord,
+    TopicTombstone,
     broker_key,
     deletion_key,
     encode,
     history_key,
     reassignment_key,
     state_key,
+    tombstone_key,
     topic_key,
 )
 from tailrace.meta.store import CreatedAt, Delete, Guard, ModifiedAt, Operation, Put
 from tailrace.model import INTERNAL_TOPICS, TopicPartition
+
+# Deleted topics that are remembered, so that a broker that was away may delete its replicas.
+TOMBSTONES_MAX: Final = 10_000
+TOMBSTONES_PER_TXN: Final = 64
 
 
 def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> Decision:
@@ -83,7 +89,7 @@ def decide(image: ClusterImage, event: Event, facts: Facts, *, now_ms: int) -> D
         case DeletionRequested():
             return _deletion_requested(image, event, facts)
         case ReplicasStopped():
-            return _replicas_stopped(image, event.name, facts)
+            return _replicas_stopped(image, event.name, facts, now_ms)
         case FenceRequested():
             return _fence_requested(image, event, facts)
         case _:
@@ -210,7 +216,7 @@ def _deletion_requested(image: ClusterImage, event: DeletionRequested, facts: Fa
     return Decision(transactions=(transaction,))
 
 
-def _replicas_stopped(image: ClusterImage, name: str, facts: Facts) -> Decision:
+def _replicas_stopped(image: ClusterImage, name: str, facts: Facts, now_ms: int) -> Decision:
     """First the partitions' keys, then the topic and its marker at once: it can be gone on with."""
     deletion = image.deletions.get(name)
     if deletion is None:
@@ -249,7 +255,13 @@ def _replicas_stopped(image: ClusterImage, name: str, facts: Facts) -> Decision:
         )
     ]
     guards: list[Guard] = [is_controller(facts.term), marked]
-    operations: list[Operation] = [Delete(deletion_key(name))]
+    topic_id = deletion.record.topic_id
+    tombstone = TopicTombstone(name=name, deleted_ms=now_ms, controller_epoch=facts.term.epoch)
+    operations: list[Operation] = [
+        Delete(deletion_key(name)),
+        Put(tombstone_key(topic_id), encode(tombstone)),
+        *_old_tombstones(image),
+    ]
     if topic is not None:
         guards.append(ModifiedAt(topic_key(name), topic.revision))
     if topic is not None or topic_key(name) in image.damaged:
@@ -258,6 +270,13 @@ def _replicas_stopped(image: ClusterImage, name: str, facts: Facts) -> Decision:
         Transaction(what=f"remove topic {name}", guards=tuple(guards), operations=tuple(operations))
     )
     return Decision(transactions=tuple(transactions))
+
+
+def _old_tombstones(image: ClusterImage) -> list[Operation]:
+    """Remove the oldest ones beyond the limit: their brokers have been away for too long."""
+    by_age = sorted(image.tombstones, key=lambda each: image.tombstones[each].record.deleted_ms)
+    surplus = max(0, len(by_age) + 1 - TOMBSTONES_MAX)
+    return [Delete(tombstone_key(each)) for each in by_age[: min(surplus, TOMBSTONES_PER_TXN)]]
 
 
 def _fence_requested(image: ClusterImage, event: FenceRequested, facts: Facts) -> Decision:

@@ -58,6 +58,8 @@ class Replica(NamedTuple):
     partition: TopicPartition
     topic_id: TopicId
     revision: int = 0
+    # Nothing on record says that it may go: its broker keeps it under another name.
+    set_aside: bool = False
 
 
 class Reports(NamedTuple):
@@ -567,8 +569,9 @@ class Sender:
                 control_pb2.StopPartition(
                     partition=to_partition(each.partition),
                     topic_id=each.topic_id,
-                    delete=True,
+                    delete=not each.set_aside,
                     revision=each.revision,
+                    set_aside=each.set_aside,
                 )
                 for each in batch
             ],

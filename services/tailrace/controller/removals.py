@@ -51,32 +51,53 @@ class Removals:
         return None
 
     def stray_found(self, image: ClusterImage, live: LiveBroker, stray: list[Replica]) -> None:
-        """A broker has replicas that it was not told of: those that are nobody's any more go."""
+        """A broker has replicas that it was not told of.
+
+        Those go that something on record says may go. One whose topic the store does not know is
+        set aside: the store may be the older one of the two.
+        """
         broker = live.registration.broker_id
-        doomed = [found for each in stray if (found := as_gone(image, each, broker)) is not None]
-        named = {each.partition for each in doomed}
+        told = []
         for each in stray:
-            if each.partition not in named:
+            found = as_gone(image, each, broker)
+            if found is None and is_unknown(image, each):
+                found = each._replace(set_aside=True)
+                self._say(
+                    f"broker {broker} has a replica of {each.partition} of topic {each.topic_id}, "
+                    "which the store does not know, and no record of its deletion: it is set aside "
+                    "(`tailrace brokers strays`)"
+                )
+            elif found is None:
                 self._say(
                     f"broker {broker} has a replica of {each.partition} "
                     "that it should not have; it is left alone"
                 )
-        self._orders.delete_replicas(broker, doomed)
+            if found is not None:
+                told.append(found)
+        self._orders.delete_replicas(broker, told)
 
 
 def as_gone(image: ClusterImage, replica: Replica, broker: BrokerId) -> Replica | None:
-    """The replica, if it may go: its topic is gone, or a reassignment took it away."""
+    """The replica, if it may go: its topic was deleted, or a reassignment took it away."""
     partition = replica.partition
     if not replica.topic_id or topic_key(partition.topic) in image.damaged:
         return None
-    topic = image.topics.get(partition.topic)
-    if (
-        topic is None
-        or topic.record.topic_id != replica.topic_id
-        or partition.topic in image.deletions
-    ):
+    deletion = image.deletions.get(partition.topic)
+    is_marked = deletion is not None and deletion.record.topic_id == replica.topic_id
+    if is_marked or replica.topic_id in image.tombstones:
         return replica
+    topic = image.topics.get(partition.topic)
+    if topic is None or topic.record.topic_id != replica.topic_id:
+        return None
     stored = image.state(partition)
     if stored is None or broker in image.replicas(partition):
         return None
     return replica._replace(revision=stored.revision)
+
+
+def is_unknown(image: ClusterImage, replica: Replica) -> bool:
+    """Whether the store knows nothing of the replica's topic: neither that it is, nor was."""
+    if not replica.topic_id or topic_key(replica.partition.topic) in image.damaged:
+        return False
+    topic = image.topics.get(replica.partition.topic)
+    return topic is None or topic.record.topic_id != replica.topic_id

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock
-from typing import Final
 
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
@@ -34,23 +33,21 @@ from tailrace.log.checkpoints import (
 )
 from tailrace.log.data_folder import (
     DELETED_SUFFIX,
-    STRAY_SUFFIX,
     DataFolder,
     Identity,
     OffsetMap,
     PartitionCheckpoints,
 )
+from tailrace.log.evidence import NeverFinished, RemovalEvidence
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, make_log, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
+from tailrace.log.strays import Stray, Strays
 from tailrace.log.swap import segment_bases
 from tailrace.model import LogStartCause, Offset, TopicId, TopicPartition
-
-# What a log that is set aside is called where its topic's id cannot be read.
-UNKNOWN_ID: Final = "unknown"
 
 
 class LogManager:
@@ -78,6 +75,7 @@ class LogManager:
         self.damaged: dict[TopicPartition, TailraceError] = {}
         self._folder_of: dict[TopicPartition, DataFolder] = {}
         self._placing = Lock()
+        self._strays = Strays(files, lambda: self.healthy)
 
     def open(self, *, now_ms: int) -> ManagerReport:
         """Open every log; damaged ones are reported. Without room: try with another manager."""
@@ -89,7 +87,7 @@ class LogManager:
                 folder.check(self._identity)
             for folder in self.healthy:
                 self._attempt(folder, report, lambda each: each.claim(self._identity, report))
-            self._part_copies(report)
+            self._part_copies(report, now_ms)
             for folder in self.healthy:
                 self._attempt(folder, report, lambda each: self._open_logs(each, report, now_ms))
             if not report.tail_may_be_lost:
@@ -128,15 +126,22 @@ class LogManager:
             self.logs.pop(partition, None)
         folder.logs.clear()
 
-    def create(self, partition: TopicPartition, topic_id: TopicId) -> PartitionLog:
-        """Make the log of a new partition, in the folder that has the fewest; in any thread."""
+    def create(
+        self, partition: TopicPartition, topic_id: TopicId, *, now_ms: int = 0
+    ) -> PartitionLog:
+        """Make the log of a new partition, in the folder that has the fewest; in any thread.
+
+        A replica of this very topic that was set aside is taken back instead.
+        """
         if partition in self._folder_of:
             raise InvariantViolation(f"{partition} is there already")
         for each in self.healthy:
-            path = f"{each.path}/{partition}"
-            if self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
-                # A creation or a removal that failed half-way left it there.
-                self.remove(self._discard(each, [partition]))
+            self._clear_way(each, partition, now_ms)
+        stray = self._strays.find(partition, topic_id)
+        if stray is not None:
+            self._strays.take_back(stray)
+            log, _ = self._open_log(stray.folder, partition, now_ms)
+            return log
         with self._placing:
             if not self.healthy:
                 raise StorageError("no data folder is left")
@@ -185,20 +190,34 @@ class LogManager:
         self._files.sync_folder(folder.path)
         folder.topic_ids[partition] = topic_id
 
-    def set_aside(self, partition: TopicPartition) -> None:
+    def set_aside(self, partition: TopicPartition, *, why: str, now_ms: int) -> str:
         """Serve a log no longer, and keep what there is of it, under another name."""
         folder = self._folder_of[partition]
+        topic_id = self.topic_id(partition)
         log = self.logs.pop(partition, None)
         if log is not None:
             log.abandon("it was set aside")
-        path = f"{folder.path}/{partition}"
+            folder.recovery_points[partition] = Offset(log.recovery_point)
+            folder.log_starts[partition] = Offset(log.log_start)
+        path, name = f"{folder.path}/{partition}", ""
         if self._files.exists(path):
-            self._set_aside(folder, partition, f".{UNKNOWN_ID}{STRAY_SUFFIX}")
+            name = self._strays.add(folder, partition, topic_id, why=why, now_ms=now_ms)
         self.storage.cache.forget_folder(path)
         self.storage.failed_syncs.pop(path, None)
         folder.forget([partition])
         self.damaged.pop(partition, None)
         del self._folder_of[partition]
+        return name
+
+    def strays(self) -> list[Stray]:
+        """The replicas that were set aside."""
+        return self._strays.list()
+
+    def remove_stray(self, stray: Stray, evidence: RemovalEvidence) -> str:
+        """Remove a replica that was set aside; says what was done, and why."""
+        self._files.remove_folder(stray.path)
+        self._files.sync_folder(stray.folder.path)
+        return f"removed {stray.path}: {evidence}"
 
     def is_of(self, partition: TopicPartition, topic_id: str) -> bool:
         """Whether there is a log of this topic (empty: of any), or a rest that `discard` left."""
@@ -219,12 +238,14 @@ class LogManager:
         """Open a log anew that a failed sync or cut has stopped: what was not durable goes."""
         return self._open_again(partition, now_ms, accept_loss=False)
 
-    def delete(self, partition: TopicPartition) -> None:
+    def delete(self, partition: TopicPartition, evidence: RemovalEvidence) -> None:
         """Remove a partition: all that `discard` begins."""
-        self.remove(self.discard([partition]))
+        self.remove(self.discard({partition: evidence}))
 
-    def discard(self, partitions: Collection[TopicPartition]) -> list[str]:
+    def discard(self, partitions: Mapping[TopicPartition, RemovalEvidence]) -> list[str]:
         """Give partitions of one folder up for good; what is left on disk is for `remove`.
+
+        Each with what proves that it may go.
 
         After an error the call can be repeated; logs up to the one that failed are closed. What is
         not removed then goes at the next start.
@@ -327,7 +348,31 @@ class LogManager:
             if not self.healthy:
                 raise
 
-    def _part_copies(self, report: ManagerReport) -> None:
+    def _clear_way(self, folder: DataFolder, partition: TopicPartition, now_ms: int) -> None:
+        """A creation or a removal that failed half-way left a folder, or somebody put one there."""
+        path = f"{folder.path}/{partition}"
+        if self._files.exists(path) and self._has_records(path):
+            why = "it was found where a new log was to be made"
+            self._strays.add(folder, partition, self._id_in(path), why=why, now_ms=now_ms)
+        elif self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
+            self.remove(self._discard(folder, [partition]))
+
+    def _has_records(self, path: str) -> bool:
+        return any(
+            name.endswith(".log") and self._files.size(f"{path}/{name}") > 0
+            for name in self._files.list(path)
+        )
+
+    def _id_in(self, path: str) -> TopicId | None:
+        try:
+            found = read_or_none(
+                self._files, f"{path}/{PARTITION_METADATA.file_name}", PARTITION_METADATA
+            )
+        except CorruptCheckpoint:
+            found = None
+        return None if found is None else found.topic_id
+
+    def _part_copies(self, report: ManagerReport, now_ms: int) -> None:
         """A log that is in two folders was made anew while one of them was away: keep that one."""
         homes: dict[TopicPartition, DataFolder] = {}
         for folder in self.healthy:
@@ -339,15 +384,22 @@ class LogManager:
                     continue
                 older = min((other, folder), key=lambda each: self._age(each, partition))
                 homes[partition] = folder if older is other else other
+                why = f"{partition} is in {homes[partition].path} too, where it is newer"
+                names: list[str] = []
                 self._attempt(
                     older,
                     report,
-                    lambda each: self._set_aside(each, partition, STRAY_SUFFIX),  # noqa: B023
+                    lambda each: names.append(  # noqa: B023
+                        self._strays.add(
+                            each,
+                            partition,  # noqa: B023
+                            self._id_in(f"{each.path}/{partition}"),  # noqa: B023
+                            why=why,  # noqa: B023
+                            now_ms=now_ms,
+                        )
+                    ),
                 )
-                report.notes.append(
-                    f"{partition} is in {homes[partition].path} too, where it is newer: the copy "
-                    f"in {older.path} was renamed to {partition}{STRAY_SUFFIX}"
-                )
+                report.notes += [f"{why}: {older.path} has it as {name}" for name in names]
 
     def _age(self, folder: DataFolder, partition: TopicPartition) -> tuple[int, int]:
         """How far the log in a folder got: its last epoch, and how much of it is durable."""
@@ -358,13 +410,6 @@ class LogManager:
             entries = ()
         latest = max((int(each.epoch) for each in entries), default=-1)
         return latest, folder.recovery_points.get(partition, 0)
-
-    def _set_aside(self, folder: DataFolder, partition: TopicPartition, suffix: str) -> None:
-        aside = f"{folder.path}/{partition}{suffix}"
-        if self._files.exists(aside):
-            self._files.remove_folder(aside)
-        self._files.rename(f"{folder.path}/{partition}", aside)
-        self._files.sync_folder(folder.path)
 
     def _open_again(
         self, partition: TopicPartition, now_ms: int, *, accept_loss: bool, anew: bool = False
@@ -465,9 +510,10 @@ class LogManager:
             report.damaged[partition] = self.damaged[partition] = failure
             return
         # Its creation was interrupted before anyone could know of it.
-        self._files.remove_folder(f"{folder.path}/{partition}")
+        evidence = NeverFinished(folder=f"{folder.path}/{partition}")
+        self._files.remove_folder(evidence.folder)
         del self._folder_of[partition]
-        report.notes.append(f"removed {partition}, which was never finished")
+        report.notes.append(f"removed {partition}: {evidence}")
 
     def _is_finished(
         self, folder: DataFolder, partition: TopicPartition, report: ManagerReport

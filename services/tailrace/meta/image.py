@@ -37,6 +37,7 @@ from tailrace.meta.keys import (
     ShardOwner,
     TopicDeletion,
     TopicRecord,
+    TopicTombstone,
     decode,
     decode_counter,
     place_of,
@@ -96,6 +97,11 @@ class StoredConfig(NamedTuple):
     revision: int
 
 
+class StoredTombstone(NamedTuple):
+    record: TopicTombstone
+    revision: int
+
+
 class StoredCordon(NamedTuple):
     record: Cordon
     revision: int
@@ -118,6 +124,8 @@ class ClusterImage:
     topics: Mapping[str, StoredTopic] = field(default_factory=dict)
     states: Mapping[str, Mapping[int, StoredState]] = field(default_factory=dict)
     deletions: Mapping[str, StoredDeletion] = field(default_factory=dict)
+    # By the id of the topic that was deleted.
+    tombstones: Mapping[str, StoredTombstone] = field(default_factory=dict)
     coordinators: Mapping[int, LiveCoordinator] = field(default_factory=dict)
     shards: Mapping[int, StoredShard] = field(default_factory=dict)
     cordons: Mapping[BrokerId, StoredCordon] = field(default_factory=dict)
@@ -421,6 +429,7 @@ def _alive(record: CoordinatorRegistration, entry: Entry) -> LiveCoordinator:
 
 _TABLES: Final = {
     Kind.DELETION: _Table("deletions", TopicDeletion, _at_revision(StoredDeletion), _by_name),
+    Kind.TOMBSTONE: _Table("tombstones", TopicTombstone, _at_revision(StoredTombstone), _by_name),
     Kind.CORDON: _Table("cordons", Cordon, _at_revision(StoredCordon), _by_broker),
     Kind.REASSIGNMENT: _Table(
         "reassignments", Reassignment, _at_revision(StoredReassignment), _by_partition

@@ -4,9 +4,10 @@ A process remembers a `Witness`: what the store said of itself when it was last 
 believed when it continues that witness: same cluster, same store id (or a rebuilt store that names
 ours as its predecessor), no lower revision, no lower controller epoch, and the same terms of
 controllers. A term carries a random token. So a store that was put back from an older copy is told
-apart even after new terms have raised its revision and its epoch above what the witness saw. One
-case is left: a store that went back within a term, in which others wrote past the witness's revision
-before the next term began. Then leader epochs show it: a log is newer than the order for it.
+apart even after new terms have raised its revision and its epoch above what the witness saw.
+
+One case is left: a store that went back within a term, in which others wrote past the revision of
+the witness before the next term began. Leader epochs show it then: a log is newer than its order.
 
 This module is pure. It owns no connection; `tailrace.meta.verified` reads and asks it.
 Enter at `judge`.

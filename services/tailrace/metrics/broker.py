@@ -133,6 +133,13 @@ CONFLICTS = counter(
     "high_watermark_conflicts",
     "Leaders out of service since another replica knows committed records that they do not have.",
 )
+REPLICAS_DELETED = counter(
+    "replicas_deleted",
+    "Replicas that were deleted, each because the store has it on record that they may go.",
+)
+LOGS_CUT = counter(
+    "logs_cut", "Times that a follower cut its log because its leader has another one there."
+)
 CLEANED = counter("compaction_passes", "Passes of compaction over one log.")
 CLEANED_READ = counter("compaction_read_bytes", "Size of logs before they were compacted.")
 CLEANED_WRITTEN = counter("compaction_written_bytes", "And after it.")
@@ -311,6 +318,8 @@ def _put_disks(page: Page, view: BrokerView) -> None:
     page.put(DAMAGE_FOUND, view.counts.damage_found)
     page.put(KEPT_RECORDS, view.counts.kept_records)
     page.put(CONFLICTS, view.counts.conflicts)
+    page.put(REPLICAS_DELETED, view.counts.replicas_deleted)
+    page.put(LOGS_CUT, view.counts.logs_cut)
     page.put(CLEANED, view.compaction_passes)
     page.put(CLEANED_READ, view.compaction_read_bytes)
     page.put(CLEANED_WRITTEN, view.compaction_written_bytes)

@@ -123,6 +123,9 @@ class BrokerCounts:
         # Replicas that kept what their leader lacked, and leaders that lacked what was committed.
         self.kept_records = 0
         self.conflicts = 0
+        # Replicas that were deleted, each with its evidence, and logs that were cut.
+        self.replicas_deleted = 0
+        self.logs_cut = 0
 
     def isr_changed(self, before: int, after: int) -> None:
         """The ISR of a partition that is led here has another size."""

@@ -132,6 +132,11 @@ class PartitionReplica:
         return self._state.leader_epoch
 
     @property
+    def unclean_epoch(self) -> int:
+        """The epoch of the last unclean election on record; 0: there was none."""
+        return self._state.unclean_epoch
+
+    @property
     def revision(self) -> int:
         return self._state.revision if self._leading is None else self._leading.revision
 

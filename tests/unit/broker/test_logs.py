@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from simulation.log_folders import DELETED
 from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
 from simulation.storage import SimFiles
 from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
@@ -291,7 +292,7 @@ async def test_nobody_else_begins_before_a_deletion_that_was_given_up_on_has_end
     logs = ReplicaLogs(
         manager, BrokerId(0), blocking=blocking, clock=SystemClock(), say=lambda _: None
     )
-    stopping = asyncio.ensure_future(logs.discard([StopOrder(T0, delete=True)]))
+    stopping = asyncio.ensure_future(logs.discard({StopOrder(T0, delete=True): DELETED}))
     await asyncio.to_thread(began.wait, 10)
     stopping.cancel()
     await asyncio.sleep(0.05)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from simulation.log_bench import NOW_MS, LogBench, append, batch, values
+from simulation.log_folders import DELETED
 from simulation.storage import SimFiles
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import InvariantViolation, LogClosed, StorageError
@@ -56,7 +57,7 @@ def test_a_late_flush_of_a_deleted_log_does_not_cut_its_successor(disk: SimFiles
     append(old, batch(b"a"))
     work = old.begin_flush()
     assert work is not None
-    manager.delete(ORDERS)
+    manager.delete(ORDERS, DELETED)
     log = manager.create(ORDERS, TopicId("new"))
     append(log, batch(b"b"))
     work.run()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulation.log_bench import NOW_MS, append, batch, contents, values
+from simulation.log_folders import DELETED
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
@@ -516,7 +517,7 @@ def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
     manager.store_high_watermarks({ORDERS: Offset(5), BILLS: Offset(7)})
     manager.checkpoint()
     log = manager.logs[ORDERS]
-    manager.delete(ORDERS)
+    manager.delete(ORDERS, DELETED)
     with pytest.raises(LogClosed, match="it was deleted"):
         append(log, batch(b"x"))
     assert not any(name.startswith("orders") for name in disk.list(ROOT))
@@ -529,7 +530,7 @@ def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
 
 def test_a_deletion_leaves_others_alone(disk: SimFiles) -> None:
     manager = filled(disk)
-    manager.delete(ORDERS)
+    manager.delete(ORDERS, DELETED)
     disk.crash(power_loss=False)
     again, _ = opened(disk)
     assert again.logs.keys() == {BILLS}
@@ -546,13 +547,13 @@ def test_a_deletion_killed_anywhere_is_done_or_not(
     manager.checkpoint()
     disk.crash_at_operation(operation)
     with contextlib.suppress(SimulatedCrash):
-        manager.delete(ORDERS)
+        manager.delete(ORDERS, DELETED)
     disk.crash(power_loss=power_loss)
     again, report = opened(disk)
     assert report.damaged == {}
     if ORDERS in again.logs:
         assert values(again.logs[ORDERS]) == expected(ORDERS)
-        again.delete(ORDERS)
+        again.delete(ORDERS, DELETED)
     assert disk.list(f"{ROOT}/{BILLS}")
     new = again.create(ORDERS, TopicId("another"))
     assert (new.log_end, again.topic_id(ORDERS)) == (0, "another")
@@ -593,7 +594,7 @@ def test_only_deleted_partitions_are_removed(disk: SimFiles) -> None:
 def test_a_leftover_of_a_deletion_is_no_hindrance(disk: SimFiles) -> None:
     manager = filled(disk)
     disk.make_folder(f"{ROOT}/{ORDERS}-delete/inside")
-    manager.delete(ORDERS)
+    manager.delete(ORDERS, DELETED)
     assert not disk.exists(f"{ROOT}/{ORDERS}-delete")
 
 
@@ -643,7 +644,7 @@ def test_a_damaged_log_may_be_deleted(disk: SimFiles) -> None:
     disk.cut(path, 100)
     again, report = opened(disk)
     assert list(report.damaged) == [ORDERS]
-    again.delete(ORDERS)
+    again.delete(ORDERS, DELETED)
     assert not disk.exists(f"{ROOT}/{ORDERS}")
 
 
@@ -685,7 +686,7 @@ def test_a_partition_without_metadata_but_with_data_is_damaged(disk: SimFiles) -
     assert isinstance(report.damaged[ORDERS], CorruptCheckpoint)
     assert again.logs.keys() == {BILLS}
     assert again.topic_id(ORDERS) is None
-    again.set_aside(ORDERS)
+    again.set_aside(ORDERS, why="test", now_ms=NOW_MS)
     assert disk.exists(f"{ROOT}/{ORDERS}.unknown-stray")
     assert again.create(ORDERS, TopicId("id-orders")).log_end == 0
 

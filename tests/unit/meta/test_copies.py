@@ -62,5 +62,5 @@ def test_every_flipped_byte_and_every_cut_is_noticed() -> None:
 
 @given(st.binary(max_size=200))
 def test_junk_is_refused_with_its_place(junk: bytes) -> None:
-    with pytest.raises(CorruptCheckpoint, match="^/data/x"):
+    with pytest.raises(CorruptCheckpoint, match=r"^/data/x"):
         decode_copy(FORMAT + junk, where="/data/x")

@@ -13,9 +13,7 @@ from tailrace.meta.lineage import Standing, Witness, judge
 from tailrace.meta.store import Entry, Snapshot
 
 RECORD = ClusterRecord(cluster_id="c", store_id="s")
-KNOWN = Witness(
-    cluster_id="c", store_id="s", revision=500, controller_epoch=3, token="three"
-)
+KNOWN = Witness(cluster_id="c", store_id="s", revision=500, controller_epoch=3, token="three")
 TERMS = {1: ("one", 10), 2: ("two", 200), 3: ("three", 300)}
 
 
@@ -115,9 +113,7 @@ def test_no_branch_of_an_older_store_is_ever_believed(data: st.DataObject) -> No
     terms = {at + 1: (f"a{at}", start) for at, start in enumerate(starts)}
     seen_at = data.draw(st.integers(starts[0], starts[-1] + 40))
     epoch = max(each for each, (_, start) in terms.items() if start <= seen_at)
-    known = replace(
-        KNOWN, revision=seen_at, controller_epoch=epoch, token=terms[epoch][0]
-    )
+    known = replace(KNOWN, revision=seen_at, controller_epoch=epoch, token=terms[epoch][0])
     back = data.draw(st.integers(0, seen_at - 1))
     branch = {each: told for each, told in terms.items() if told[1] <= back}
     # After it went back the first thing that others do is to elect a controller, and they do so
