@@ -29,6 +29,7 @@ from tailrace.broker.live import LiveSettings
 from tailrace.broker.metadata_copier import MetadataCopier, read_folders
 from tailrace.broker.producer_ids import ProducerIdService
 from tailrace.broker.quotas import Quotas, Rates
+from tailrace.broker.recovery_facts import RecoveryFactsService
 from tailrace.broker.registration import Life, NoAnswer, RegisteredBroker
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.scrubbing import Scrubber
@@ -498,6 +499,7 @@ class Broker:
             health_interval_ms=settings.health_interval_ms,
         )
         orders = self._order_handlers(control)
+        recovery = self._recovery_facts(replicas)
         server = await self._network.serve(
             settings.listen,
             {
@@ -513,9 +515,23 @@ class Broker:
             },
         )
         link_server = await links.listen(settings.link_listen, replicas.accept)
-        control_server = await self._network.serve(settings.control_listen, orders)
+        control_server = await self._network.serve(
+            settings.control_listen,
+            {**orders, methods.CONTROL_READ_RECOVERY_FACTS: recovery.read},
+        )
         self._servers = [server, link_server, control_server]
         self.address = server.address
+
+    def _recovery_facts(self, replicas: Replicas) -> RecoveryFactsService:
+        return RecoveryFactsService(
+            self._settings.broker_id,
+            self._manager_of_logs(),
+            replicas,
+            copier=lambda: self.copier,
+            cluster_id=lambda: self._cluster_id,
+            store_problem=lambda: self.verified.problem,
+            blocking=self._blocking,
+        )
 
     def _order_handlers(self, control: ControlService) -> dict[Method[Any, Any], Handler]:
         tracer = self._tracer
@@ -614,6 +630,7 @@ class Broker:
                 self._say(f"checkpoints were not written: {error}")
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        self._say(f"{name} failed: {error!r}")
+        if not isinstance(error, StartAnew):
+            self._say(f"{name} failed: {error!r}")
         self.failure = self.failure or error
         self.failed.set()

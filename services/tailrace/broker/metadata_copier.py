@@ -29,7 +29,7 @@ from tailrace.meta.copies import (
     decode_copy,
     encode_copy,
 )
-from tailrace.meta.keys import ROOT, Kind, place_of
+from tailrace.meta.keys import ROOT, Kind, is_ours, place_of
 from tailrace.meta.lineage import Witness
 from tailrace.meta.verified import LOOK_INTERVAL_MS, VerifiedStore
 from tailrace.model import TopicPartition
@@ -113,16 +113,19 @@ class MetadataCopier:
             took_ms = self._clock.monotonic_ms() - began_ms
             await asyncio.sleep(max(LOOK_INTERVAL_MS, PAUSE_FACTOR * took_ms) / 1_000)
 
+    def current(self) -> StoredMetadata:
+        """What is known in this moment: the last copy, and the newest orders."""
+        # Orders of before this start count as long as their logs are here.
+        former = {each: told for each, told in self.stored.orders.items() if self._holds(each)}
+        return StoredMetadata(copy=self.stored.copy, orders={**former, **self._orders()})
+
     async def copy(self) -> None:
         """Write a new copy if there is anything new to write."""
         copy = self.stored.copy
         # Without the store, what orders told is worth keeping all the same.
         with suppress(StoreUnavailable):
             copy = await self._copied(copy)
-        # Orders of before this start count as long as their logs are here.
-        former = {each: told for each, told in self.stored.orders.items() if self._holds(each)}
-        orders = {**former, **self._orders()}
-        fresh = StoredMetadata(copy=copy, orders=orders)
+        fresh = replace(self.current(), copy=copy)
         if fresh != self.stored:
             data = await self._blocking.run(lambda: encode_copy(fresh))
             await self._blocking.run(lambda: self._write(data))
@@ -156,7 +159,7 @@ class MetadataCopier:
 
 def _is_kept(key: str) -> bool:
     place = place_of(key)
-    return place is None or place.kind is not Kind.HISTORY
+    return is_ours(key) and (place is None or place.kind is not Kind.HISTORY)
 
 
 def _age(stored: StoredMetadata) -> tuple[int, int]:

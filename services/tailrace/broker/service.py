@@ -483,7 +483,8 @@ class MetadataService:
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Take a newer picture; an older one is ignored."""
-        if metadata.revision < self.metadata.revision:
+        mine = self.metadata
+        if (metadata.generation, metadata.revision) < (mine.generation, mine.revision):
             return
         self.metadata = metadata
         changed, self._changed = self._changed, asyncio.Event()

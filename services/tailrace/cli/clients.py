@@ -18,7 +18,9 @@ from tailrace.cli.asking import CODES, INT32_MAX, Asking, Bootstrap, Json, Yes, 
 topics_app = typer.Typer(
     name="topics", help="Make, list, describe and delete topics.", no_args_is_help=True
 )
-cluster_app = typer.Typer(name="cluster", help="Look at the cluster.", no_args_is_help=True)
+cluster_app = typer.Typer(
+    name="cluster", help="Look at the cluster, rebuild its metadata store.", no_args_is_help=True
+)
 
 _Settings = Annotated[
     list[str] | None,
@@ -148,6 +150,87 @@ def describe_cluster(*, asking: Asking) -> None:
     from tailrace.cli import topics  # noqa: PLC0415
 
     topics.describe_cluster(asking)
+
+
+@cluster_app.command("recover", epilog=CODES)
+def recover_cluster(
+    *,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            "--control",
+            metavar="HOST:PORT,…",
+            help="Control ports of one or more brokers; their copies name the others. "
+            "(default: those of the dev cluster)",
+            show_default=False,
+        ),
+    ] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            "--etcd",
+            metavar="HOST:PORT,…",
+            help="The etcd to rebuild. (default: as --config says, or that of the dev cluster)",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="The config file of a service: how to reach etcd."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of etcd.…; may be repeated."),
+    ] = None,
+    missing: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--missing",
+            metavar="BROKER",
+            min=0,
+            max=INT32_MAX,
+            help="Go on without what this broker knows; may be repeated.",
+        ),
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the plan. Without, it is only shown.")
+    ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every partition.")] = False,
+    yes: Yes = False,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            metavar="SECONDS",
+            help="How long brokers may take to answer, and then the cluster to be back.",
+        ),
+    ] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Rebuild an etcd that is lost, or too old, from what the brokers know.
+
+    Each broker keeps a copy of the metadata. This asks all brokers, shows what the rebuilt store
+    will hold, what is certain and what is inferred, and writes it with --apply. Brokers need the
+    store neither to run nor to answer. No record is touched, and no newer store is overwritten.
+    """
+    from tailrace.cli import recovery  # noqa: PLC0415
+    from tailrace.cli.stores import dev_control, etcd_settings_of  # noqa: PLC0415
+
+    recovery.recover(
+        recovery.RecoverOptions(
+            control=control or dev_control(),
+            etcd=etcd_settings_of(etcd, config, settings or [], is_dev=not control),
+            missing=frozenset(missing or ()),
+            apply=apply,
+            yes=yes,
+            show_all=show_all,
+            as_json=as_json,
+            timeout_ms=round(timeout_s * 1_000),
+        )
+    )
 
 
 @asks

@@ -615,6 +615,16 @@ def coordinator_settings(settings: Effective) -> tuple[CoordinatorSettings, Etcd
     return made, EtcdSettings(**_fields(settings, _ETCD))
 
 
+def etcd_known() -> tuple[Known, ...]:
+    """Every setting that says how etcd is reached."""
+    return _etcd_known()
+
+
+def etcd_settings(settings: Effective) -> EtcdSettings:
+    """What the texts mean; InvalidConfig for the first one that is bad."""
+    return EtcdSettings(**_fields(settings, _ETCD))
+
+
 def settings_table(known: tuple[Known, ...]) -> str:
     """The settings as a table for a document."""
     rows = ["| name | default | allowed | what it is |", "|---|---|---|---|"]

@@ -55,9 +55,13 @@ class TopicPicture:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPicture:
-    """The cluster at one revision; `brokers` maps ids to addresses."""
+    """The cluster at one revision; `brokers` maps ids to addresses.
+
+    `generation`: how often the store was rebuilt; revisions begin anew then.
+    """
 
     revision: int = -1
+    generation: int = 0
     cluster_id: str = ""
     brokers: Mapping[int, str] = field(default_factory=dict)
     controller: str = ""
@@ -269,7 +273,7 @@ class MetadataWatcher:
         if mine.cluster_id and metadata.cluster_id and metadata.cluster_id != mine.cluster_id:
             self.problem = f"{address} belongs to cluster {metadata.cluster_id}, which is another"
             return False
-        if metadata.revision < mine.revision:
+        if (metadata.generation, metadata.revision) < (mine.generation, mine.revision):
             self.problem = f"{address} knows only revision {metadata.revision}"
             return False
         self.picture = _picture(metadata)
@@ -320,6 +324,7 @@ def _picture(metadata: common_pb2.ClusterMetadata) -> ClusterPicture:
     controller = metadata.controller if metadata.HasField("controller") else None
     return ClusterPicture(
         revision=metadata.revision,
+        generation=metadata.generation,
         cluster_id=metadata.cluster_id,
         brokers={each.id: join_address(each.host, each.port) for each in metadata.brokers},
         controller=join_address(controller.host, controller.port) if controller else "",

@@ -432,6 +432,7 @@ class Controller:
             self._say(f"the lease ends by itself: {error}")
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        self._say(f"{name} failed: {error!r}")
+        if not isinstance(error, StartAnew):
+            self._say(f"{name} failed: {error!r}")
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)

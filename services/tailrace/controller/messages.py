@@ -96,6 +96,7 @@ class Painter:
         picture = pb.ClusterMetadata(
             revision=image.revision,
             cluster_id=image.cluster_id,
+            generation=image.generation,
             brokers=[
                 to_endpoint(endpoint_of(brokers[each].registration)) for each in sorted(brokers)
             ],

@@ -326,6 +326,7 @@ class Coordinator:
             return
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        self._say(f"{name} failed: {error!r}")
+        if not isinstance(error, StartAnew):
+            self._say(f"{name} failed: {error!r}")
         self.failure = self.failure or error
         self.failed.set()

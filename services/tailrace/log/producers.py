@@ -180,6 +180,10 @@ class ProducerStates:
             batches = tuple(map(ProducedBatch._make, _BATCH.iter_unpack(producer.history)))
             yield ProducerEntry(producer_id, producer.epoch, producer.last_update_ms, batches)
 
+    def ids(self) -> list[int]:
+        """The ids of all producers."""
+        return list(self._producers)
+
     def __len__(self) -> int:
         return len(self._producers)
 

@@ -118,6 +118,8 @@ class ClusterImage:
 
     revision: int = 0
     cluster_id: str = ""
+    # How often the store was rebuilt.
+    generation: int = 0
     controller: LiveController | None = None
     controller_epoch: int = 0
     brokers: Mapping[BrokerId, LiveBroker] = field(default_factory=dict)
@@ -251,7 +253,7 @@ class _Draft:
 
     def __init__(self, old: ClusterImage) -> None:
         self._old = old
-        self._cluster_id = old.cluster_id
+        self._cluster_id, self._generation = old.cluster_id, old.generation
         self._controller = old.controller
         self._controller_epoch = old.controller_epoch
         self._brokers: dict[BrokerId, LiveBroker] | None = None
@@ -300,6 +302,7 @@ class _Draft:
             old,
             revision=revision,
             cluster_id=self._cluster_id,
+            generation=self._generation,
             controller=self._controller,
             controller_epoch=self._controller_epoch,
             brokers=old.brokers if self._brokers is None else self._brokers,
@@ -337,7 +340,8 @@ class _Draft:
             case Kind.CONTROLLER_EPOCH:
                 self._controller_epoch = decode_counter(value, key=key)
             case Kind.CLUSTER:
-                self._cluster_id = decode(ClusterRecord, value, key=key).cluster_id
+                cluster = decode(ClusterRecord, value, key=key)
+                self._cluster_id, self._generation = cluster.cluster_id, cluster.generation
             case _:
                 # What may be large and is rarely read.
                 pass
@@ -362,7 +366,7 @@ class _Draft:
             case Kind.CONTROLLER_EPOCH:
                 self._controller_epoch = 0
             case Kind.CLUSTER:
-                self._cluster_id = ""
+                self._cluster_id, self._generation = "", 0
             case _:
                 # What may be large and is rarely read.
                 pass

@@ -53,6 +53,16 @@ CLIENT_ID_LENGTH_MAX: Final = 200
 NO_BROKER: Final = BrokerId(-1)
 FORMAT_VERSION: Final = 1
 HISTORY_CHANGES_MAX: Final = 20
+# All that Tailrace keeps in a store, keys of later versions too, begins with one of these.
+_OUR_PREFIXES: Final = (
+    CONTROLLER,
+    CLUSTER,
+    "/brokers/",
+    "/admin/",
+    "/config/",
+    "/producers/",
+    "/coordinators/",
+)
 
 
 class Kind(Enum):
@@ -147,6 +157,11 @@ def coordinator_key(coordinator_id: int) -> str:
 
 def shard_key(shard: int) -> str:
     return f"{SHARDS}{shard}"
+
+
+def is_ours(key: str) -> bool:
+    """Whether a key is Tailrace's: others may share the store, and theirs are left alone."""
+    return key.startswith(_OUR_PREFIXES)
 
 
 def place_of(key: str) -> Place | None:

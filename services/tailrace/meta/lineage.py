@@ -122,12 +122,14 @@ def _read(seen: Snapshot) -> tuple[ClusterRecord | None, dict[int, _Term]]:
 def _compare(
     known: Witness, now: Witness, record: ClusterRecord, terms: dict[int, _Term]
 ) -> Judgement:
+    is_successor = known.store_id in record.former and now.generation > known.generation
+    if known.store_id and is_successor:
+        # Of another cluster too: what a controller founded in an empty store is succeeded as well.
+        return Judgement(Standing.REPLACED, now)
     if now.cluster_id != known.cluster_id:
         why = f"the store belongs to cluster {now.cluster_id}, and this is {known.cluster_id}"
         return Judgement(Standing.OTHER, problem=why)
     if known.store_id and now.store_id != known.store_id:
-        if known.store_id in record.former and now.generation > known.generation:
-            return Judgement(Standing.REPLACED, now)
         why = (
             f"the store is {now.store_id or 'one without an id'} (generation {now.generation}), "
             f"which does not succeed the known one, {known.store_id} "

@@ -8,8 +8,9 @@ away, with the reason, so that services go on as they do without a store. When t
 back, the next look finds it and calls pass again.
 
 Invariant: an answer is handed on only when the store's revision is not below one that an earlier
-answer had. A rebuilt store (`Standing.REPLACED`) is not used by this process any more: what the
-process remembers (revisions, epochs) is of another store, so it has to start anew.
+answer had. A process that has used the store's predecessor does not use a rebuilt store
+(`Standing.REPLACED`): what it remembers (revisions, epochs) is of another store, so it has to start
+anew. After that start nothing is remembered but the witness, and the rebuilt store is believed.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class VerifiedStore:
         if self.problem:
             self._say(f"the metadata store is believed again, after: {self.problem}")
         self.standing, self.problem, self.problem_since_ms = found.standing, "", None
-        if found.standing is Standing.REPLACED:
+        if found.standing is Standing.REPLACED and self._record is not None:
             if not self.replaced.is_set():
                 self._say(
                     "the metadata store was rebuilt, in generation "

@@ -122,6 +122,12 @@ CONTROL_UPDATE_SETTINGS: Final = _method(
     control.UpdateSettingsRequest,
     control.UpdateSettingsResponse,
 )
+CONTROL_READ_RECOVERY_FACTS: Final = _method(
+    "BrokerControlService/ReadRecoveryFacts",
+    Kind.SERVER_STREAM,
+    control.ReadRecoveryFactsRequest,
+    control.ReadRecoveryFactsResponse,
+)
 
 CONTROLLER_CREATE_TOPIC: Final = _method(
     "ControllerService/CreateTopic",
@@ -295,6 +301,7 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     CONTROL_STOP_REPLICA,
     CONTROL_UPDATE_METADATA,
     CONTROL_UPDATE_SETTINGS,
+    CONTROL_READ_RECOVERY_FACTS,
     CONTROLLER_CREATE_TOPIC,
     CONTROLLER_DELETE_TOPIC,
     CONTROLLER_INIT_PRODUCER,

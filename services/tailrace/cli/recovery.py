@@ -1,0 +1,273 @@
+"""What `tailrace cluster recover` does: ask the brokers, show the plan, write it, wait.
+
+Nothing is written without --apply. What the rebuilt store will hold is decided in `meta.recovery`,
+and written by `meta.rebuild`; this module finds the brokers and the store, and prints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from tailrace.cli.connecting import run
+from tailrace.cli.formatting import counted, iso_time, safe
+from tailrace.cli.output import console_for, plain_table, print_json, stdout_console, warn
+from tailrace.client.metadata import parse_bootstrap
+from tailrace.client.recovery_facts import GatheredFacts, gather_facts
+from tailrace.clock import SystemClock
+from tailrace.errors import InvalidConfig, RequestTimedOut, StoreUnavailable
+from tailrace.meta.image import ClusterImage
+from tailrace.meta.keys import NO_BROKER, ROOT
+from tailrace.meta.rebuild import rebuild
+from tailrace.meta.recovery import (
+    Certainty,
+    NothingToRecover,
+    PartitionReport,
+    RecoveryPlan,
+    plan_recovery,
+)
+from tailrace.meta.settings import EtcdSettings, open_store
+from tailrace.meta.store import MetadataStore
+from tailrace.transport.http2.network import Http2Network
+
+LOOK_EVERY_S: Final = 0.5
+# How many partitions are shown each on a line of its own, unless all are asked for.
+SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverOptions:
+    """What was asked for. `control`: whom to ask first; `missing`: brokers that will not answer."""
+
+    control: str
+    etcd: EtcdSettings
+    missing: frozenset[int] = frozenset()
+    apply: bool = False
+    yes: bool = False
+    show_all: bool = False
+    as_json: bool = False
+    timeout_ms: int = 60_000
+
+
+def recover(options: RecoverOptions) -> None:
+    """Show what a rebuilt store would hold; with `apply`, write it and wait for the cluster."""
+    try:
+        run(_recover(options))
+    except NothingToRecover as error:
+        if options.as_json:
+            print_json({"type": "plan", "needed": False, "why": str(error)})
+        else:
+            typer.echo(f"{error}.")
+
+
+async def _recover(options: RecoverOptions) -> None:
+    addresses = parse_bootstrap(options.control)
+    gathered = await gather_facts(Http2Network(), addresses, timeout_ms=options.timeout_ms)
+    for address, why in gathered.silent.items():
+        warn(f"{address} did not answer: {why}")
+    if not gathered.facts:
+        raise InvalidConfig(
+            f"no broker answered at {', '.join(addresses)}: start the brokers (they start without "
+            "the store), and name their control ports (control.listeners) with --control"
+        )
+    store = open_store(options.etcd)
+    try:
+        plan = await _plan(options, gathered, store)
+        _show(plan, gathered, options)
+        if not options.apply:
+            _told(options, "Nothing was changed. `--apply` writes this plan.")
+            return
+        if not options.yes and sys.stdin.isatty():
+            where = ", ".join(options.etcd.endpoints)
+            typer.confirm(f"Rebuild the store at {where} from this plan?", abort=True)
+        await _apply(options, plan, gathered, store)
+    finally:
+        await store.close()
+
+
+async def _plan(
+    options: RecoverOptions, gathered: GatheredFacts, store: MetadataStore
+) -> RecoveryPlan:
+    try:
+        seen = await store.snapshot(ROOT)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            f"the store at {', '.join(options.etcd.endpoints)} does not answer: {error}. Start an "
+            "etcd there, an empty one will do, or name another with --etcd"
+        ) from error
+    return plan_recovery(
+        gathered.facts,
+        seen,
+        store_id=f"{SystemRandom().getrandbits(128):032x}",
+        now_ms=SystemClock().wall_ms(),
+        accept_missing=options.missing,
+    )
+
+
+# ------------------------------------------------------------------------------------ showing
+
+
+def _show(plan: RecoveryPlan, gathered: GatheredFacts, options: RecoverOptions) -> None:
+    if options.as_json:
+        print_json(
+            {
+                "type": "plan",
+                "needed": True,
+                "cluster_id": plan.record.cluster_id,
+                "generation": plan.record.generation,
+                "store": plan.problem or plan.standing.value,
+                "brokers": sorted(each.broker_id for each in gathered.facts),
+                "missing": list(plan.missing),
+                "topics": plan.topics,
+                "partitions": len(plan.partitions),
+                **{each.value: plan.count(each) for each in Certainty},
+                "notes": list(plan.notes),
+            }
+        )
+        for each in plan.partitions:
+            print_json({"type": "partition", **each.as_dict()})
+        return
+    console = stdout_console()
+    console.print(_summary(plan, gathered), soft_wrap=True)
+    for note in plan.notes:
+        console.print(f"note: {safe(note)}", soft_wrap=True)
+    shown, left = _chosen(plan.partitions, show_all=options.show_all)
+    if shown:
+        table = plain_table(
+            "partition", "replicas", "isr", "epoch", "log end", "committed", "known", "why"
+        )
+        for each in shown:
+            table.add_row(*_row(each))
+        console.print(table)
+    if left:
+        console.print(f"{counted(left, 'partition')} more are certain: `--all` shows them.")
+
+
+def _summary(plan: RecoveryPlan, gathered: GatheredFacts) -> str:
+    brokers = ", ".join(str(each.broker_id) for each in sorted(gathered.facts, key=_id))
+    base = "no copy" if plan.base is None else f"a copy of revision {plan.base.revision}"
+    generation = 0 if plan.base is None else plan.base.generation
+    counts = (
+        f"{plan.count(Certainty.CERTAIN)} certain, {plan.count(Certainty.INFERRED)} inferred, "
+        f"{plan.count(Certainty.WAITS)} that wait for a broker or a person"
+    )
+    what = f"{counted(plan.topics, 'topic')}, {counted(len(plan.partitions), 'partition')}"
+    keys = counted(len(plan.entries), "key")
+    lines = [
+        f"store: {safe(plan.problem) or plan.standing.value}",
+        f"cluster {plan.record.cluster_id}, generation {generation}: brokers {brokers} answered",
+        f"base: {base}",
+        f"rebuilt, generation {plan.record.generation}: {what}: {counts}; {keys}",
+    ]
+    if plan.missing:
+        lines.append(f"without brokers {list(plan.missing)}, as --missing says")
+    return "\n".join(lines)
+
+
+def _id(facts: object) -> int:
+    return int(getattr(facts, "broker_id", -1))
+
+
+def _chosen(
+    reports: Sequence[PartitionReport], *, show_all: bool
+) -> tuple[list[PartitionReport], int]:
+    """Those that a person has to look at, and some of the others."""
+    if show_all:
+        return list(reports), 0
+    doubtful = [each for each in reports if each.certainty is not Certainty.CERTAIN]
+    certain = [each for each in reports if each.certainty is Certainty.CERTAIN]
+    room = max(SHOWN_MAX - len(doubtful), 0)
+    return doubtful + certain[:room], len(certain) - len(certain[:room])
+
+
+def _row(each: PartitionReport) -> tuple[str, ...]:
+    return (
+        str(each.partition),
+        ",".join(map(str, each.replicas)),
+        ",".join(map(str, each.state.isr)) or "-",
+        str(each.state.leader_epoch),
+        str(each.log_end) if each.log_end >= 0 else "-",
+        str(each.high_watermark) if each.high_watermark >= 0 else "-",
+        each.certainty.value,
+        safe(each.why),
+    )
+
+
+def _told(options: RecoverOptions, text: str) -> None:
+    if not options.as_json:
+        typer.echo(text)
+
+
+# ----------------------------------------------------------------------------------- applying
+
+
+async def _apply(
+    options: RecoverOptions, plan: RecoveryPlan, gathered: GatheredFacts, store: MetadataStore
+) -> None:
+    started = f"`tailrace cluster recover` began at {iso_time(SystemClock().wall_ms())}"
+    with _progress("writing keys") as progress:
+        done = await rebuild(store, plan, started=started, progress=progress)
+    _told(options, f"The store is rebuilt: {counted(done, 'key')} written or removed.")
+    wanted = {int(each.broker_id) for each in gathered.facts}
+    left = await _until_led(store, wanted, options.timeout_ms)
+    if options.as_json:
+        print_json({"type": "result", "written": done, "waiting": left})
+    elif not left:
+        typer.echo("All brokers that answered are registered, and all partitions are led.")
+    if left:
+        raise RequestTimedOut(
+            f"the store is rebuilt, and after {options.timeout_ms / 1_000:g} s still: "
+            f"{'; '.join(left)}. `tailrace doctor` and `tailrace topics describe --unhealthy` "
+            "say more"
+        )
+
+
+async def _until_led(store: MetadataStore, brokers: set[int], timeout_ms: int) -> list[str]:
+    """Wait until brokers are registered and lead; what is missing when the time is over."""
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + timeout_ms
+    with _progress("partitions led") as progress:
+        while True:
+            image = ClusterImage.from_snapshot(await store.snapshot(ROOT))
+            states = [each.state for found in image.states.values() for each in found.values()]
+            led = sum(each.leader != NO_BROKER for each in states)
+            progress(led, len(states))
+            absent = sorted(brokers - set(image.brokers))
+            if led == len(states) and not absent and image.controller is not None:
+                return []
+            if clock.monotonic_ms() >= deadline_ms:
+                return _left(image, absent, len(states) - led)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _left(image: ClusterImage, absent: Sequence[int], leaderless: int) -> list[str]:
+    left = []
+    if image.controller is None:
+        left.append("no controller is active: start one")
+    if absent:
+        left.append(f"brokers {list(absent)} are not registered")
+    if leaderless:
+        left.append(f"{counted(leaderless, 'partition')} without a leader")
+    return left
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, on stderr; nothing elsewhere."""
+    console = console_for(sys.stderr)
+    if not console.is_terminal:
+        yield lambda _, __: None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,104 @@
+"""Writes a rebuilt metadata store.
+
+First the cluster's record says that the store is being rebuilt: no service believes it from then
+on. Then every key goes that the plan does not have, and every key of the plan is written; last, the
+record says that the store is whole. Each transaction is guarded by the record, so two rebuilds at
+once, or a controller that founds a cluster meanwhile, cannot mix. A rebuild that was broken off
+leaves a store that nobody believes; the next one does it again.
+
+Enter at `rebuild`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tailrace.meta.keys import CLUSTER, ROOT, ClusterRecord, encode, is_ours
+from tailrace.meta.recovery import RecoveryPlan, RecoveryRefused
+from tailrace.meta.store import (
+    TXN_BYTES_MAX,
+    TXN_OPERATIONS_MAX,
+    Delete,
+    MetadataStore,
+    ModifiedAt,
+    Operation,
+    Put,
+)
+
+# Operations of one transaction: well within what etcd takes, so that progress can be shown.
+OPERATIONS_MAX: Final = TXN_OPERATIONS_MAX // 2
+BYTES_MAX: Final = TXN_BYTES_MAX // 2
+
+
+async def rebuild(
+    store: MetadataStore,
+    plan: RecoveryPlan,
+    *,
+    started: str,
+    progress: Callable[[int, int], None],
+) -> int:
+    """Write the plan; returns how many keys were written or removed.
+
+    `started`: when and by what, for those who find the store half done. `progress` is told how many
+    of how many operations are done. RecoveryRefused when somebody else changed the store
+    meanwhile, StoreUnavailable when it does not answer: then it can be done again.
+    """
+    marked = replace(plan.record, recovering=started)
+    revision = await _put_record(store, marked, plan.found_revision)
+    done, operations = 0, await _operations(store, plan.entries)
+    progress(0, len(operations))
+    for batch in _batches(operations):
+        result = await store.txn([ModifiedAt(CLUSTER, revision)], batch)
+        if not result.succeeded:
+            raise _changed()
+        done += len(batch)
+        progress(done, len(operations))
+    await _put_record(store, plan.record, revision)
+    return done
+
+
+async def _put_record(store: MetadataStore, record: ClusterRecord, revision: int) -> int:
+    result = await store.txn([ModifiedAt(CLUSTER, revision)], [Put(CLUSTER, encode(record))])
+    if not result.succeeded:
+        raise _changed()
+    return result.revision
+
+
+def _changed() -> RecoveryRefused:
+    return RecoveryRefused(
+        "somebody else changed the cluster's record meanwhile (another rebuild, or a controller "
+        "that founded a cluster): look at the plan again, and repeat"
+    )
+
+
+async def _operations(store: MetadataStore, wanted: Mapping[str, bytes]) -> list[Operation]:
+    """What is to be done, the removals first, but for the cluster's record.
+
+    Keys that are not Tailrace's stay: somebody else may use this etcd too.
+    """
+    there = {each.key: each for each in (await store.snapshot(ROOT)).entries}
+    gone = [key for key in there if key not in wanted and key != CLUSTER and is_ours(key)]
+    return [
+        *(Delete(key) for key in gone),
+        *(
+            Put(key, value)
+            for key, value in sorted(wanted.items())
+            if key not in there or there[key].value != value or there[key].lease
+        ),
+    ]
+
+
+def _batches(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+    batch: list[Operation] = []
+    size = 0
+    for each in operations:
+        needs = len(each.key) + (len(each.value) if isinstance(each, Put) else 0)
+        if batch and (len(batch) >= OPERATIONS_MAX or size + needs > BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += needs
+    if batch:
+        yield batch
