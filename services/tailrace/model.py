@@ -18,6 +18,9 @@ TopicId = NewType("TopicId", str)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_TIMESTAMP_MS: Final = -1
+# 0 is what a request has that names no id.
+FIRST_PRODUCER_ID: Final = 1
+PRODUCER_EPOCH_MAX: Final = 32_767
 
 # Where coordinators keep groups and positions: one partition for each shard of groups.
 OFFSETS_TOPIC: Final = "__consumer_offsets"

@@ -257,6 +257,8 @@ class Broker:
 
     def _ordered(self) -> None:
         """Orders come to those only of whom nothing that they may have lost counts any more."""
+        if self.copier is not None:
+            self.copier.ordered()
         manager = self._manager_of_logs()
         if not manager.is_boot_confirmed and self._confirming is None:
             self._confirming = self._tasks.spawn("note the boot", self._confirm_boot(manager))

@@ -232,6 +232,7 @@ def order_record(hosted: Hosted) -> ReplicaOrderRecord:
         isr=isr,
         elr=tuple(each for each in machine.elr if each not in isr),
         last_leader=machine.leader,
+        unclean_epoch=machine.unclean_epoch,
     )
     return ReplicaOrderRecord(
         partition=hosted.partition,

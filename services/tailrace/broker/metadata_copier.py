@@ -1,6 +1,6 @@
 """Keeps a broker's own copy of the cluster's metadata, in every data folder.
 
-Now and then it looks who the store is. When the store has changed since the last copy, or an order
+After orders, and now and then, it looks who the store is. When the store has changed since the last copy, or an order
 changed what this broker knows of its replicas, a new copy is written off the loop and replaces
 the old one atomically. A store that is not believed never gets into a copy.
 The copy is what `tailrace cluster recover` rebuilds a lost store from; its witness is what the next
@@ -35,6 +35,8 @@ from tailrace.meta.verified import LOOK_INTERVAL_MS, VerifiedStore
 from tailrace.model import TopicPartition
 from tailrace.runtime import Blocking
 
+# What comes within so long goes into one copy.
+GATHER_MS: Final = 200
 # A copy that took long is followed by a pause of so many times that: it must not become a load.
 PAUSE_FACTOR: Final = 20
 
@@ -97,6 +99,7 @@ class MetadataCopier:
         self._blocking = blocking
         self._say = say
         self._failure = ""
+        self._ordered = asyncio.Event()
         self.stored = found
 
     async def run(self) -> None:
@@ -111,7 +114,17 @@ class MetadataCopier:
                     self._failure = str(error)
                     self._say(f"the copy of the metadata is not written: {error}")
             took_ms = self._clock.monotonic_ms() - began_ms
-            await asyncio.sleep(max(LOOK_INTERVAL_MS, PAUSE_FACTOR * took_ms) / 1_000)
+            await asyncio.sleep(max(GATHER_MS, PAUSE_FACTOR * took_ms) / 1_000)
+            try:
+                async with asyncio.timeout(LOOK_INTERVAL_MS / 1_000):
+                    await self._ordered.wait()
+            except TimeoutError:
+                pass
+            self._ordered.clear()
+
+    def ordered(self) -> None:
+        """An order has come, so the store has something new: it is copied soon."""
+        self._ordered.set()
 
     def current(self) -> StoredMetadata:
         """What is known in this moment: the last copy, and the newest orders."""

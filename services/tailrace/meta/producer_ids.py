@@ -18,15 +18,12 @@ from typing import Final
 from tailrace.errors import StoreUnavailable, TailraceError
 from tailrace.meta.keys import NEXT_PRODUCER_ID, decode_counter, encode_counter
 from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Put
-from tailrace.model import ProducerId
+from tailrace.model import FIRST_PRODUCER_ID, PRODUCER_EPOCH_MAX, ProducerId
 
-# 0 is what a request has that names no id.
-FIRST_PRODUCER_ID: Final = 1
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
 # A new block is taken as soon as fewer ids than this are in hand.
 STOCK_MIN: Final = 500
 STOCK_RETRY_MS: Final = 1_000
-PRODUCER_EPOCH_MAX: Final = 32_767
 
 
 class ProducerIdBlocks:

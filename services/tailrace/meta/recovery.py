@@ -53,9 +53,15 @@ from tailrace.meta.keys import (
     topic_key,
 )
 from tailrace.meta.lineage import Judgement, Standing, Witness, judge
-from tailrace.meta.producer_ids import FIRST_PRODUCER_ID, PRODUCER_EPOCH_MAX
 from tailrace.meta.store import Snapshot
-from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from tailrace.model import (
+    FIRST_PRODUCER_ID,
+    PRODUCER_EPOCH_MAX,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 
 # What a copy that is a little old may lack: ids, epochs of names and epochs of shards are raised by
 # more than anybody can have used since.
@@ -555,7 +561,7 @@ class _Builder:
                     partition,
                     topic,
                     assigned,
-                    max(claims.get(key, ()), key=_claim_age, default=None),
+                    _newest(claims.get(key, ())),
                     replicas.get(key, {}),
                     stored=self._stored_state(partition, topic_id),
                 )
@@ -837,8 +843,18 @@ def _order_age(order: ReplicaOrderRecord) -> tuple[int, int]:
     return order.state.leader_epoch, order.revision
 
 
-def _claim_age(claim: _Claim) -> tuple[int, bool, int]:
-    return claim.leader_epoch, claim.is_leaders_own, claim.revision
+def _newest(claims: Sequence[_Claim]) -> _Claim | None:
+    """The newest claim, with what only the store's own records say of losses."""
+    if not claims:
+        return None
+    newest = max(claims, key=lambda it: (it.leader_epoch, it.is_leaders_own, it.revision))
+    told = [each.state for each in claims if each.state.loss]
+    state = replace(
+        newest.state,
+        loss=newest.state.loss or (told[0].loss if told else ""),
+        unclean_epoch=max(each.state.unclean_epoch for each in claims),
+    )
+    return newest._replace(state=state)
 
 
 def _topics_in(entries: Mapping[str, bytes]) -> Iterable[tuple[str, TopicRecord]]:

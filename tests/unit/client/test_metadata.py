@@ -10,6 +10,8 @@ import pytest
 from tailrace.client.metadata import ClusterPicture, MetadataWatcher, parse_bootstrap
 from tailrace.errors import InvalidConfig, UnknownTopic, Unreachable
 from tailrace.model import GROUP_SHARDS, TopicPartition, shard_of
+from tailrace.v1.broker_pb2 import WatchMetadataResponse
+from tailrace.v1.common_pb2 import ClusterMetadata
 
 PARTITION = TopicPartition("t", 0)
 
@@ -109,6 +111,22 @@ def test_brokers_that_know_less_or_belong_elsewhere_are_passed_over(simulate: An
         await asyncio.sleep(1)
         assert watcher.picture is known
         assert "knows only revision" in watcher.problem
+
+    simulate(main)
+
+
+def test_revisions_begin_anew_when_the_store_was_rebuilt(simulate: Any) -> None:
+    """The higher generation is newer, whatever the revisions are."""
+
+    async def main(world: Any) -> None:
+        watcher = MetadataWatcher(world.host, world.cluster.bootstrap, world.rng)
+
+        def takes(generation: int, revision: int) -> bool:
+            pushed = ClusterMetadata(revision=revision, generation=generation, cluster_id="c")
+            return watcher._take("a:1", WatchMetadataResponse(metadata=pushed))
+
+        assert [takes(0, 900), takes(1, 7), takes(0, 1_000), takes(1, 8)] == [1, 1, 0, 1]
+        assert (watcher.picture.generation, watcher.picture.revision) == (1, 8)
 
     simulate(main)
 

@@ -21,9 +21,8 @@ from tailrace.meta.keys import (
     producer_name_key,
 )
 from tailrace.meta.memory import MemoryEtcd
-from tailrace.meta.producer_ids import PRODUCER_EPOCH_MAX
 from tailrace.meta.store import Delete, Put
-from tailrace.model import ProducerId
+from tailrace.model import PRODUCER_EPOCH_MAX, ProducerId
 
 
 def crowned(etcd: MemoryEtcd, epoch: int = 1) -> ProducerIds:

@@ -36,6 +36,7 @@ from tailrace.meta.keys import (
     decode_counter,
     encode,
     encode_counter,
+    is_ours,
     place_of,
 )
 from tailrace.model import BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition
@@ -201,6 +202,13 @@ def test_keys_are_those_of_the_design() -> None:
 )
 def test_a_key_that_is_not_ours_is_left_alone(key: str) -> None:
     assert place_of(key) is None
+
+
+@pytest.mark.parametrize("key", ["/registry/pods", "/", "controller", "/brokers", "/patroni/x"])
+def test_keys_of_others_are_not_ours(key: str) -> None:
+    assert not is_ours(key)
+    # One of a later version is, though nothing is known of it.
+    assert is_ours("/config/users/later")
 
 
 @given(st.text(max_size=60))

@@ -91,6 +91,14 @@ def test_a_rebuilt_store_names_the_one_that_it_succeeds() -> None:
     assert found.witness.generation == 2
 
 
+def test_a_rebuilt_store_succeeds_one_of_another_cluster_too() -> None:
+    """A controller that met the empty store first has founded a cluster of its own in it."""
+    beside = Witness(cluster_id="beside", store_id="b", revision=3, controller_epoch=1, token="x")
+    rebuilt = replace(RECORD, store_id="t", generation=2, former=("b", "s"))
+    assert judge(beside, store(rebuilt, revision=7)).standing is Standing.REPLACED
+    assert judge(beside, store(RECORD, revision=7)).standing is Standing.OTHER
+
+
 def test_a_record_that_cannot_be_read_is_not_believed() -> None:
     broken = Snapshot(900, (Entry(CLUSTER, b"{", 1, 1, 0),))
     assert judge(None, broken).standing is Standing.UNREADABLE

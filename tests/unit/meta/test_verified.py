@@ -10,7 +10,7 @@ import pytest
 from simulation.loop import LoopClock, SimLoop, run
 from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.meta.keys import CLUSTER, ClusterRecord, TermRecord, encode, term_key
-from tailrace.meta.lineage import Standing
+from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.memory import MemoryEtcd, MemoryStore
 from tailrace.meta.store import CreatedAt, Delete, Put
 from tailrace.meta.verified import DOUBT_MS, VerifiedStore
@@ -147,6 +147,21 @@ async def test_a_rebuilt_store_is_for_the_next_start(world: World) -> None:
     assert world.store.replaced.is_set()
     with pytest.raises(StoreUnavailable, match="starts anew"):
         await world.store.txn([], [Put("/a", b"1")])
+
+
+@simulate
+async def test_after_the_next_start_a_rebuilt_store_is_used(world: World) -> None:
+    """What that process knows of the former store is its witness alone."""
+    record = ClusterRecord(cluster_id="c", store_id="t", generation=1, former=("s",))
+    await world.found(world.etcd, encode(record))
+    world.store.witness = Witness(cluster_id="c", store_id="s", revision=900, controller_epoch=7)
+    assert (await world.store.txn([], [Put("/a", b"1")])).succeeded
+    assert not world.store.replaced.is_set()
+    assert world.store.witness.generation == 1
+    # From then on it is the known one.
+    world.swap(MemoryEtcd())
+    with pytest.raises(StoreUnavailable, match="is empty"):
+        await world.store.look()
 
 
 @simulate

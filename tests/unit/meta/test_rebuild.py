@@ -1,0 +1,140 @@
+"""A plan is written whole, or leaves a store that nobody believes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from simulation.loop import SimLoop, run
+from tailrace.meta.keys import (
+    CLUSTER,
+    ROOT,
+    ClusterRecord,
+    broker_key,
+    client_config_key,
+    decode,
+    encode,
+)
+from tailrace.meta.lineage import Standing, Witness, judge
+from tailrace.meta.memory import MemoryEtcd, MemoryStore
+from tailrace.meta.rebuild import OPERATIONS_MAX, rebuild
+from tailrace.meta.recovery import RecoveryPlan, RecoveryRefused
+from tailrace.meta.store import Put
+
+FOUND = ClusterRecord(cluster_id="c", store_id="old")
+WITNESS = Witness(cluster_id="c", store_id="old", revision=900)
+WANTED = {client_config_key(f"c{number}"): b"%d" % number for number in range(300)}
+
+
+def plan(revision: int, entries: dict[str, bytes] | None = None) -> RecoveryPlan:
+    return RecoveryPlan(
+        record=ClusterRecord(cluster_id="c", store_id="new", generation=1, former=("old",)),
+        found=FOUND if revision else None,
+        found_revision=revision,
+        entries=WANTED if entries is None else entries,
+        standing=Standing.OLDER,
+        problem="it went back",
+        base=WITNESS,
+        partitions=(),
+    )
+
+
+async def standing(store: MemoryStore) -> Standing:
+    return judge(WITNESS, await store.snapshot(CLUSTER)).standing
+
+
+def test_what_is_wanted_is_written_and_what_is_not_goes() -> None:
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+        lease = await store.grant_lease(60_000)
+        await store.txn(
+            [],
+            [
+                Put(CLUSTER, encode(FOUND)),
+                Put(client_config_key("c1"), b"1"),
+                Put(client_config_key("gone"), b"x"),
+                Put(broker_key(1), b"lives", lease),
+                Put("/somebody/elses", b"stays"),
+            ],
+        )
+        revision = (await store.snapshot(CLUSTER)).revision
+        told: list[tuple[int, int]] = []
+        done = await rebuild(
+            store, plan(revision), started="now", progress=lambda *it: told.append(it)
+        )
+        found = {each.key: each.value for each in (await store.snapshot(ROOT)).entries}
+        record = decode(ClusterRecord, found.pop(CLUSTER))
+        assert found.pop("/somebody/elses") == b"stays"
+        assert found == WANTED
+        assert record == plan(revision).record
+        # What was there already is not written again.
+        assert done == len(WANTED) - 1 + 2
+        assert told[0] == (0, done)
+        assert told[-1] == (done, done)
+        assert all(b[0] - a[0] <= OPERATIONS_MAX for a, b in pairwise(told))
+        assert await standing(store) is Standing.REPLACED
+
+    run(body, 1)
+
+
+def test_one_that_is_broken_off_is_believed_by_nobody_and_can_be_done_again() -> None:
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+
+        def broken(done: int, _: int) -> None:
+            if done > OPERATIONS_MAX:
+                raise asyncio.CancelledError
+
+        with pytest.raises(asyncio.CancelledError):
+            await rebuild(store, plan(0), started="by me", progress=broken)
+        assert await standing(store) is Standing.RECOVERING
+        half = await store.get(CLUSTER)
+        assert half is not None
+        again = replace(plan(half.mod_revision), found=decode(ClusterRecord, half.value))
+        await rebuild(store, again, started="again", progress=lambda *_: None)
+        found = {each.key: each.value for each in (await store.snapshot(ROOT)).entries}
+        assert WANTED.items() <= found.items()
+        assert await standing(store) is Standing.REPLACED
+
+    run(body, 1)
+
+
+def test_two_at_once_do_not_mix() -> None:
+    """Nor does one mix with a controller that founds a cluster in the empty store meanwhile."""
+
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+        other = encode(ClusterRecord(cluster_id="other", store_id="o"))
+
+        async def interfere() -> None:
+            await store.txn([], [Put(CLUSTER, other)])
+
+        with pytest.raises(RecoveryRefused, match="somebody else"):
+            await rebuild(store, plan(77), started="now", progress=lambda *_: None)
+        calls: list[asyncio.Task[None]] = []
+
+        def progress(done: int, _: int) -> None:
+            if done == 0:
+                calls.append(asyncio.get_running_loop().create_task(interfere()))
+
+        with pytest.raises(RecoveryRefused, match="somebody else"):
+            await rebuild(store, plan(0), started="now", progress=progress)
+        await calls[0]
+        found = await store.get(CLUSTER)
+        assert found is not None
+        assert found.value == other
+
+    run(body, 1)
+
+
+def test_large_values_go_in_transactions_that_etcd_takes() -> None:
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+        large = {client_config_key(f"c{number}"): b"x" * 400_000 for number in range(5)}
+        await rebuild(store, plan(0, large), started="now", progress=lambda *_: None)
+        assert len((await store.snapshot(ROOT)).entries) == 6
+
+    run(body, 1)
