@@ -152,62 +152,70 @@ def describe_cluster(*, asking: Asking) -> None:
     topics.describe_cluster(asking)
 
 
+_Control = Annotated[
+    str | None,
+    typer.Option(
+        "--control",
+        metavar="HOST:PORT,…",
+        help="Control ports of one or more brokers; their copies name the others. "
+        "(default: those of the dev cluster)",
+        show_default=False,
+    ),
+]
+_RebuiltEtcd = Annotated[
+    str | None,
+    typer.Option(
+        "--etcd",
+        metavar="HOST:PORT,…",
+        help="The etcd to rebuild. (default: as --config says, or that of the dev cluster)",
+        show_default=False,
+    ),
+]
+_EtcdConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="The config file of a service: how to reach etcd."
+    ),
+]
+_EtcdSet = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of etcd.…; may be repeated."),
+]
+_Missing = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--missing",
+        metavar="BROKER",
+        min=0,
+        max=INT32_MAX,
+        help="Go on without what this broker knows; may be repeated.",
+    ),
+]
+_RecoveryTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        metavar="SECONDS",
+        help="How long brokers may take to answer, and then the cluster to be back.",
+    ),
+]
+
+
 @cluster_app.command("recover", epilog=CODES)
 def recover_cluster(
     *,
-    control: Annotated[
-        str | None,
-        typer.Option(
-            "--control",
-            metavar="HOST:PORT,…",
-            help="Control ports of one or more brokers; their copies name the others. "
-            "(default: those of the dev cluster)",
-            show_default=False,
-        ),
-    ] = None,
-    etcd: Annotated[
-        str | None,
-        typer.Option(
-            "--etcd",
-            metavar="HOST:PORT,…",
-            help="The etcd to rebuild. (default: as --config says, or that of the dev cluster)",
-            show_default=False,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="The config file of a service: how to reach etcd."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of etcd.…; may be repeated."),
-    ] = None,
-    missing: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--missing",
-            metavar="BROKER",
-            min=0,
-            max=INT32_MAX,
-            help="Go on without what this broker knows; may be repeated.",
-        ),
-    ] = None,
+    control: _Control = None,
+    etcd: _RebuiltEtcd = None,
+    config: _EtcdConfig = None,
+    settings: _EtcdSet = None,
+    missing: _Missing = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Write the plan. Without, it is only shown.")
     ] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show every partition.")] = False,
     yes: Yes = False,
-    timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            min=0.1,
-            metavar="SECONDS",
-            help="How long brokers may take to answer, and then the cluster to be back.",
-        ),
-    ] = 60.0,
+    timeout_s: _RecoveryTimeout = 60.0,
     as_json: Json = False,
 ) -> None:
     """Rebuild an etcd that is lost, or too old, from what the brokers know.

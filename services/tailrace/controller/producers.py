@@ -17,13 +17,9 @@ from tailrace.meta.keys import (
     encode,
     producer_name_key,
 )
-from tailrace.meta.producer_ids import (
-    FIRST_PRODUCER_ID,
-    PRODUCER_EPOCH_MAX,
-    ProducerIdBlocks,
-)
+from tailrace.meta.producer_ids import ProducerIdBlocks
 from tailrace.meta.store import CreatedAt, MetadataStore, ModifiedAt, Put
-from tailrace.model import ProducerId
+from tailrace.model import FIRST_PRODUCER_ID, PRODUCER_EPOCH_MAX, ProducerId
 
 PRODUCER_NAME_LENGTH_MAX: Final = 200
 

@@ -206,6 +206,8 @@ async def test_a_checkpoint_that_fails_does_not_end_the_broker(trio: Trio) -> No
     await trio.start(0, checkpoint_interval_ms=1_000)
     await trio.lead(0, 0, isr=(0,), replicas=(0,))
     await trio.produce()
+    # The copy of the metadata is written by then.
+    await asyncio.sleep(0.7)
     trio.files[0].fail_next_folder_sync()
     await asyncio.sleep(3)
     assert trio.heard("checkpoints were not written")
