@@ -1,8 +1,8 @@
 """Keeps a broker's own copy of the cluster's metadata, in every data folder.
 
-After orders, and now and then, it looks who the store is. When the store has changed since the last copy, or an order
-changed what this broker knows of its replicas, a new copy is written off the loop and replaces
-the old one atomically. A store that is not believed never gets into a copy.
+After orders, and now and then, it looks who the store is. When the store has changed since the last
+copy, or an order changed what this broker knows of its replicas, a new copy is written off the loop
+and replaces the old one atomically. A store that is not believed never gets into a copy.
 The copy is what `tailrace cluster recover` rebuilds a lost store from; its witness is what the next
 start of this broker knows the right store by.
 """
