@@ -114,21 +114,35 @@ class ReplicaLogs:
 
     async def _make(self, turns: Iterator[ReplicaOrder]) -> None:
         for order in turns:
-            work = partial(
-                self._manager.create,
-                order.partition,
-                order.topic_id,
-                now_ms=self._clock.wall_ms(),
-            )
             try:
-                await self._blocking.run(work)
+                await self._create(order)
             except InvariantViolation:
                 raise
             except (TailraceError, OSError):
                 continue
 
-    async def find(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
-        """The log for an order: found, mended or made; one of a former topic goes."""
+    async def _create(self, order: ReplicaOrder) -> PartitionLog:
+        create = partial(
+            self._manager.create,
+            order.partition,
+            order.topic_id,
+            now_ms=self._clock.wall_ms(),
+        )
+        log = await self._blocking.run(create)
+        if log.log_end:
+            self._say(
+                f"{order.partition}: the replica of {order.topic_id} that was set aside is taken "
+                f"back, with {log.log_start} to {log.log_end}"
+            )
+        return log
+
+    async def find(
+        self, order: ReplicaOrder, topic: TopicSettings, *, high_watermark: int = 0
+    ) -> PartitionLog:
+        """The log for an order: found, mended or made; one of a former topic is set aside.
+
+        `high_watermark`: what is known of a former topic's replica.
+        """
         partition, manager = order.partition, self._manager
         now_ms = self._clock.wall_ms()
         folder = manager.folder_of(partition)
@@ -150,9 +164,9 @@ class ReplicaLogs:
                     # It was to be deleted, that failed, and now it is wanted again.
                     await self._blocking.run(partial(manager.reopen, partition, now_ms=now_ms))
                 return manager.logs[partition]
-            await self.set_aside(partition, f"{order.topic_id} is wanted, and this is {topic_id}")
-        create = partial(manager.create, partition, order.topic_id, now_ms=now_ms)
-        return await self._blocking.run(create)
+            why = f"{order.topic_id} is wanted, and this is {topic_id}"
+            await self.set_aside(partition, why, high_watermark=high_watermark)
+        return await self._create(order)
 
     async def _find_unknown(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
         """Which topic the log is of cannot be told: it is set aside, and filled anew.
@@ -175,8 +189,7 @@ class ReplicaLogs:
             self._say(f"{partition}: taken for {order.topic_id}, as a person lets it lead: {cause}")
         else:
             await self.set_aside(partition, f"its topic cannot be told: {cause}")
-            create = partial(manager.create, partition, order.topic_id, now_ms=now_ms)
-            await self._blocking.run(create)
+            await self._create(order)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
         return manager.logs[partition]
@@ -186,20 +199,29 @@ class ReplicaLogs:
         self._kept[order.partition] = order.state.leader_epoch
         raise error
 
-    async def set_aside(self, partition: TopicPartition, why: str) -> None:
+    async def set_aside(
+        self, partition: TopicPartition, why: str, *, high_watermark: int = 0
+    ) -> None:
         """Serve a log no longer, and keep all of it: nothing on record says that it may go."""
         for known in (self.offline, self._doubted, self._kept):
             known.pop(partition, None)
-        work = partial(self._manager.set_aside, partition, why=why, now_ms=self._clock.wall_ms())
+        work = partial(
+            self._manager.set_aside,
+            partition,
+            why=why,
+            now_ms=self._clock.wall_ms(),
+            high_watermark=high_watermark,
+        )
         name = await self._blocking.run(work)
         self._say(f"{partition}: set aside as {name or 'nothing, its folder is gone'}: {why}")
 
     async def discard(
         self, orders: Mapping[StopOrder, RemovalEvidence]
-    ) -> dict[TopicPartition, TailraceError]:
+    ) -> tuple[set[TopicPartition], dict[TopicPartition, TailraceError]]:
         """Give logs up for good, all of a folder at once: each would wait for the disk, often.
 
-        Those that could not be come back; what is left of the others is for `remove_discarded`.
+        Returns those that went, and those that could not; what is left of the first on the disk is
+        for `remove_discarded`.
         """
         failures: dict[TopicPartition, TailraceError] = {}
         by_folder: dict[DataFolder | None, dict[TopicPartition, RemovalEvidence]] = {}
@@ -221,7 +243,8 @@ class ReplicaLogs:
                 await self._to_its_end(partial(self._discard, group))
             except (TailraceError, OSError) as error:
                 failures |= dict.fromkeys(group, _as_ours(error))
-        return failures
+        deleted = {each for group in by_folder.values() for each in group if each not in failures}
+        return deleted, failures
 
     async def _remove_strays(
         self, orders: Mapping[StopOrder, RemovalEvidence]

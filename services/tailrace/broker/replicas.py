@@ -156,7 +156,8 @@ class Replicas:
         self._leader_links: dict[BrokerId, LeaderLink] = {}
         self._link_addresses: dict[BrokerId, str] = {}
         self._sessions: dict[BrokerId, FollowerSession] = {}
-        self._high_watermarks = manager.load_high_watermarks()
+        # Of replicas that are not served now: what they last knew, newer than the files.
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
         self.broker_id = me = BrokerId(settings.broker_id)
         self._logs = ReplicaLogs(manager, me, blocking=blocking, clock=clock, say=say)
         self._isr_store = IsrStore(
@@ -316,17 +317,36 @@ class Replicas:
             stopped = [
                 each for each in wanted if each.partition not in failures and self._stop(each)
             ]
-            for order in stopped:
-                if order.set_aside and self._manager.is_of(order.partition, order.topic_id):
-                    await self._logs.set_aside(order.partition, "the store does not know its topic")
+            failures |= await self._set_aside([each for each in stopped if each.set_aside])
             due = {each: evidence[each] for each in stopped if each in evidence}
-            failures |= await self._logs.discard(due)
-            self.counts.replicas_deleted += len(due)
+            deleted, kept = await self._logs.discard(due)
+            failures |= kept
+            self.counts.replicas_deleted += len(deleted)
+            for partition in deleted:
+                self._high_watermarks.pop(partition, None)
         is_more = True
         while is_more:
             # Large files take their time: other orders get their turn in between.
             async with self._obeying:
                 is_more = await self._logs.remove_discarded()
+        return failures
+
+    async def _set_aside(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
+        failures: dict[TopicPartition, TailraceError] = {}
+        for order in orders:
+            partition = order.partition
+            try:
+                if order.topic_id and self._manager.is_of(partition, order.topic_id):
+                    await self._logs.set_aside(
+                        partition,
+                        "the store does not know its topic",
+                        high_watermark=self._high_watermarks.get(partition, 0),
+                    )
+                    self._high_watermarks.pop(partition, None)
+            except TailraceError as error:
+                failures[partition] = error
+            except OSError as error:
+                failures[partition] = StorageError(str(error))
         return failures
 
     def _stop(self, order: StopOrder) -> bool:
@@ -335,10 +355,15 @@ class Replicas:
             self._say(f"{order.partition}: not stopped, a later order wants it")
             return False
         if hosted is not None and order.topic_id in {"", hosted.topic_id}:
-            self._handle(hosted, Stopped())
-            self._unfollow(hosted)
-            del self._hosted[order.partition]
+            self._end(hosted)
         return True
+
+    def _end(self, hosted: Hosted) -> None:
+        """Serve a replica no longer; what it knows to be committed stays known."""
+        self._high_watermarks[hosted.partition] = Offset(hosted.machine.high_watermark)
+        self._handle(hosted, Stopped())
+        self._unfollow(hosted)
+        del self._hosted[hosted.partition]
 
     def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Partitions on disk that the controller did not name, and those that were set aside."""
@@ -477,10 +502,12 @@ class Replicas:
                 f"{order.partition}: {order.topic_id} is a former topic, {hosted.topic_id} is here"
             )
         if hosted is not None and is_served:
-            self._handle(hosted, Stopped())
-            self._unfollow(hosted)
-            del self._hosted[order.partition]
-        log = await self._logs.find(order, topic)
+            self._end(hosted)
+        former = Offset(0)
+        if hosted is not None and hosted.topic_id != order.topic_id:
+            # Of another log: the one of this topic knows its own.
+            former = self._high_watermarks.pop(order.partition, Offset(0))
+        log = await self._logs.find(order, topic, high_watermark=former)
         log.config = topic.log
         machine = PartitionReplica(
             order.partition,
@@ -553,7 +580,10 @@ class Replicas:
                 log_end=Offset(log.log_end),
                 last_epoch=log.last_epoch,
                 log_start=Offset(log.log_start),
-                high_watermark=self._high_watermarks.pop(order.partition, Offset(0)),
+                high_watermark=max(
+                    self._high_watermarks.pop(order.partition, Offset(0)),
+                    self._manager.high_watermark(order.partition),
+                ),
                 syncs_first=hosted.settings.syncs_first,
                 synced_end=Offset(log.recovery_point),
             ),

@@ -580,7 +580,12 @@ class Sender:
             CONTROL_STOP_REPLICA, request, timeout_ms=self._settings.order_timeout_ms
         )
         _raise(error_of(response.error, response.message))
-        failed = {(each.partition.topic, each.partition.partition) for each in response.errors}
+        # A broker that finds nothing on record is not asked again: its next report brings it up.
+        failed = {
+            (each.partition.topic, each.partition.partition)
+            for each in response.errors
+            if each.error != common_pb2.ERROR_CODE_INVALID_REQUEST
+        }
         for each in batch:
             if (each.partition.topic, each.partition.partition) not in failed:
                 self.stops.pop(each, None)

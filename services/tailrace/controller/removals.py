@@ -61,7 +61,8 @@ class Removals:
         for each in stray:
             found = as_gone(image, each, broker)
             if found is None and is_unknown(image, each):
-                found = each._replace(set_aside=True)
+                # Void once a later order wants it.
+                found = each._replace(set_aside=True, revision=image.revision)
                 self._say(
                     f"broker {broker} has a replica of {each.partition} of topic {each.topic_id}, "
                     "which the store does not know, and no record of its deletion: it is set aside "

@@ -139,9 +139,7 @@ class LogManager:
             self._clear_way(each, partition, now_ms)
         stray = self._strays.find(partition, topic_id)
         if stray is not None:
-            self._strays.take_back(stray)
-            log, _ = self._open_log(stray.folder, partition, now_ms)
-            return log
+            return self._take_back(stray, now_ms)
         with self._placing:
             if not self.healthy:
                 raise StorageError("no data folder is left")
@@ -190,15 +188,23 @@ class LogManager:
         self._files.sync_folder(folder.path)
         folder.topic_ids[partition] = topic_id
 
-    def set_aside(self, partition: TopicPartition, *, why: str, now_ms: int) -> str:
-        """Serve a log no longer, and keep what there is of it, under another name."""
+    def set_aside(
+        self, partition: TopicPartition, *, why: str, now_ms: int, high_watermark: int = 0
+    ) -> str:
+        """Serve a log no longer, and keep what there is of it, under another name.
+
+        `high_watermark`: the one that is known now; the file of the folder may have an older one.
+        """
         folder = self._folder_of[partition]
         topic_id = self.topic_id(partition)
         log = self.logs.pop(partition, None)
         if log is not None:
             log.abandon("it was set aside")
-            folder.recovery_points[partition] = Offset(log.recovery_point)
-            folder.log_starts[partition] = Offset(log.log_start)
+            # It knows better than the files, which are written now and then.
+            folder.raise_recovery_point(partition, log.recovery_point)
+            folder.set_log_start(partition, log.log_start, log.start_cause)
+        if high_watermark > folder.high_watermarks.get(partition, 0):
+            folder.set_high_watermarks({partition: Offset(high_watermark)})
         path, name = f"{folder.path}/{partition}", ""
         if self._files.exists(path):
             name = self._strays.add(folder, partition, topic_id, why=why, now_ms=now_ms)
@@ -261,6 +267,10 @@ class LogManager:
         for each in left:
             if self._files.exists(each):
                 self._files.remove_folder(each)
+
+    def high_watermark(self, partition: TopicPartition) -> Offset:
+        """What the folder of a log says is committed of it: it may be a little old."""
+        return self._folder_of[partition].high_watermarks.get(partition, Offset(0))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """What each log knew to be committed: it may be a little old, and is a floor all the same.
@@ -356,6 +366,16 @@ class LogManager:
             self._strays.add(folder, partition, self._id_in(path), why=why, now_ms=now_ms)
         elif self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
             self.remove(self._discard(folder, [partition]))
+
+    def _take_back(self, stray: Stray, now_ms: int) -> PartitionLog:
+        """One that cannot be opened is a damaged log from here on, and mended as any other."""
+        partition, folder = stray.partition, stray.folder
+        self._strays.take_back(stray)
+        try:
+            return self._open_log(folder, partition, now_ms)[0]
+        except TailraceError as error:
+            self._folder_of[partition], self.damaged[partition] = folder, error
+            raise
 
     def _has_records(self, path: str) -> bool:
         return any(

@@ -16,7 +16,8 @@ from tailrace.errors import CorruptCheckpoint
 from tailrace.log.checkpoints import PARTITION_METADATA, read_or_none, write_atomically
 from tailrace.log.data_folder import STRAY_SUFFIX, DataFolder
 from tailrace.log.files import Files
-from tailrace.model import LogStartCause, Offset, TopicId, TopicPartition
+from tailrace.model import LOG_START_KINDS, LogStartCause, Offset, TopicId, TopicPartition
+from tailrace.record.codec import crc32c
 
 NOTE_FILE: Final = "set-aside"
 NOTE_BYTES_MAX: Final = 64 << 10
@@ -79,20 +80,21 @@ class Strays:
             start_cause=None if cause is None else (cause.kind, cause.leader_epoch, cause.offset),
         )
         path = f"{folder.path}/{partition}"
-        data = json.dumps(asdict(note)).encode("ascii")
-        write_atomically(self._files, f"{path}/{NOTE_FILE}", data, durable=True)
+        write_atomically(self._files, f"{path}/{NOTE_FILE}", encode_note(note), durable=True)
         name = self._free_name(folder, f"{partition}.{topic_id or UNKNOWN_ID}")
         self._files.rename(path, f"{folder.path}/{name}")
         self._files.sync_folder(folder.path)
         return name
 
-    def list(self) -> list[Stray]:
-        """All that there are, in every folder that is used."""
+    def list(self, wanted: TopicPartition | None = None) -> list[Stray]:
+        """All that there are, in every folder that is used, or those of one partition."""
         found = []
         for folder in self._folders():
             for name in sorted(self._files.list(folder.path)):
                 partition = partition_of(name)
-                if partition is not None and self._files.is_folder(f"{folder.path}/{name}"):
+                if partition is None or (wanted is not None and partition != wanted):
+                    continue
+                if self._files.is_folder(f"{folder.path}/{name}"):
                     found.append(self._read(folder, name, partition))
         return found
 
@@ -100,8 +102,8 @@ class Strays:
         """The newest stray of this partition of this very topic."""
         fit = [
             each
-            for each in self.list()
-            if each.partition == partition and each.topic_id == topic_id and each.note is not None
+            for each in self.list(partition)
+            if each.topic_id == topic_id and each.note is not None
         ]
         return max(fit, key=_since_ms, default=None)
 
@@ -154,20 +156,43 @@ class Strays:
         try:
             if self._files.size(path) > NOTE_BYTES_MAX:
                 return None
-            fields = json.loads(self._files.read(path))
-            cause = fields.pop("start_cause")
-            note = StrayNote(**fields)
-            if not all(type(getattr(note, each)) is int for each in _NUMBERS):
-                return None
-            if cause is None:
-                return note
-            kind, epoch, offset = cause
-            return StrayNote(**fields, start_cause=(str(kind), int(epoch), int(offset)))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return decode_note(self._files.read(path))
+        except OSError:
             return None
 
 
 _NUMBERS: Final = ("since_ms", "log_start", "recovery_point", "high_watermark")
+_CAUSE_FIELDS: Final = 3
+
+
+def encode_note(note: StrayNote) -> bytes:
+    """One line of JSON, and one with its CRC-32C."""
+    line = json.dumps(asdict(note)).encode("ascii") + b"\n"
+    return line + _crc_line(line)
+
+
+def decode_note(data: bytes) -> StrayNote | None:
+    """What `encode_note` was given; None when anything at all is wrong: a note is never guessed."""
+    line, end, crc = data.partition(b"\n")
+    if not end or crc != _crc_line(line + end):
+        return None
+    try:
+        fields = json.loads(line)
+        cause = fields.pop("start_cause", None)
+        note = StrayNote(**fields, start_cause=None if cause is None else tuple(cause))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    numbers = [getattr(note, each) for each in _NUMBERS]
+    is_sound = type(note.why) is str
+    if cause is not None:
+        is_sound = is_sound and len(cause) == _CAUSE_FIELDS and cause[0] in LOG_START_KINDS
+        numbers += cause[1:]
+    is_sound = is_sound and all(type(each) is int and each >= 0 for each in numbers)
+    return note if is_sound else None
+
+
+def _crc_line(line: bytes) -> bytes:
+    return b"crc32c %08x\n" % crc32c(line)
 
 
 def partition_of(name: str) -> TopicPartition | None:

@@ -8,7 +8,7 @@ from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2, control_pb2
-from unit.broker.trio import T0, TOPIC_ID, Trio, batch, simulate
+from unit.broker.trio import T0, TOPIC_ID, Trio, assign, batch, simulate
 
 
 async def delete(trio: Trio, offset: int, *, to: int = 0) -> broker_pb2.RecordsDeleted:
@@ -156,10 +156,11 @@ async def test_a_stop_that_comes_after_a_later_order_is_void(trio: Trio) -> None
     await trio.start()
     await trio.lead(0, 0)
     old = trio.hosted(2).machine.revision
+    await assign(trio, (0, 1))
     await trio.lead(0, 0)
     await trio.produce(batch(3))
 
-    async def stop(revision: int) -> None:
+    async def stop(revision: int) -> list[str]:
         request = control_pb2.StopReplicaRequest(
             header=trio.header(2),
             partitions=[
@@ -168,16 +169,23 @@ async def test_a_stop_that_comes_after_a_later_order_is_void(trio: Trio) -> None
                 )
             ],
         )
-        await trio.host.channel("b2:9095").call(
+        response = await trio.host.channel("b2:9095").call(
             methods.CONTROL_STOP_REPLICA, request, timeout_ms=2_000
         )
+        return [code_name(each.error) for each in response.errors]
 
-    await stop(old)
+    assert await stop(old) == []
     await asyncio.sleep(0.1)
     assert trio.hosted(2).log.log_end == 3
     assert trio.heard("not stopped, a later order wants it")
-    await stop(trio.hosted(2).machine.revision)
+    # One that the store does not know of is none, and the replica is served on.
+    await assign(trio, (0, 1, 2))
+    assert await stop(trio.hosted(2).machine.revision) == ["INVALID_REQUEST"]
+    assert trio.hosted(2).log.log_end == 3
+    await assign(trio, (0, 1))
+    assert await stop(trio.hosted(2).machine.revision) == []
     assert trio.replicas(2).get(T0) is None
+    assert "t-0" not in trio.files[2].list("/data")
 
 
 @simulate

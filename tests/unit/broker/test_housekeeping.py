@@ -11,7 +11,7 @@ from tailrace.broker.housekeeping import STEP_BYTES, Housekeeping
 from tailrace.record.build import BatchBuilder
 from tailrace.record.view import BatchView
 from tailrace.v1 import broker_pb2
-from unit.broker.trio import ALL, T0, Trio, batch, simulate
+from unit.broker.trio import ALL, T0, TOPIC_ID, Trio, batch, mark_deleted, simulate
 
 QUICK = {
     "retention_check_interval_ms": 500,
@@ -239,7 +239,9 @@ async def test_a_partition_that_is_deleted_while_it_is_compacted(trio: Trio) -> 
     await fill(trio, 100)
     keeping = housekeeping(trio)
     await trio.until(lambda: keeping.now_cleaning == T0)
-    await trio.processes[0].spawn("stop", trio.replicas(0).stop([StopOrder(T0, delete=True)]))
+    await mark_deleted(trio)
+    order = StopOrder(T0, TOPIC_ID, delete=True)
+    await trio.processes[0].spawn("stop", trio.replicas(0).stop([order]))
     await trio.until(lambda: keeping.passes == 1)
     assert "t-0" not in trio.files[0].list("/data")
 

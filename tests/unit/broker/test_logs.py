@@ -21,7 +21,7 @@ from tailrace.runtime import ThreadBlocking
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
 from tailrace.v1 import control_pb2 as pb
-from unit.broker.trio import T0, T1, TOPIC_ID, Trio, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, mark_deleted, simulate
 
 ACK = {"flush": "ack"}
 
@@ -205,14 +205,21 @@ async def test_one_that_could_not_be_opened_anew_can_be_deleted(trio: Trio) -> N
     trio.files[0].disk_bytes_max = 1
     await trio.lead(1, 1, isr=(1, 2), to=(0,))
     trio.files[0].disk_bytes_max = None
-    await trio.replicas(0).stop([StopOrder(T0, delete=True)])
+    order = StopOrder(T0, TOPIC_ID, delete=True)
+    assert {*await trio.replicas(0).stop([order])} == {T0}, "nothing on record says so"
+    await mark_deleted(trio)
+    assert await trio.replicas(0).stop([order]) == {}
     assert not any("t-0" in name for name in trio.files[0].list("/data"))
 
 
 @simulate
 async def test_a_replica_that_is_deleted_is_not_out_of_service(trio: Trio) -> None:
     await lead_and_fail(trio, {})
-    await trio.replicas(0).stop([StopOrder(T0, delete=True)])
+    order = StopOrder(T0, TOPIC_ID, delete=True)
+    assert {*await trio.replicas(0).stop([order])} == {T0}, "nothing on record says so"
+    assert [*trio.replicas(0).offline] == [T0]
+    await mark_deleted(trio)
+    assert await trio.replicas(0).stop([order]) == {}
     assert not trio.replicas(0).offline
     assert trio.replicas(0).get(T0) is None
 
@@ -225,13 +232,16 @@ async def test_replicas_that_are_deleted_together(trio: Trio) -> None:
     for each in (T0, T1, kept):
         await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=each)
     replicas = trio.replicas(0)
+    await mark_deleted(trio, "another", TOPIC_ID)
     trio.files[0].fail_next_folder_sync()
-    orders = [StopOrder(T0, delete=True), StopOrder(T1, TOPIC_ID, delete=True)]
+    orders = [StopOrder(each, TOPIC_ID, delete=True) for each in (T0, T1)]
     failures = await replicas.stop(orders)
     assert {*failures} == {T0, T1}
     assert replicas.get(T0) is None
+    assert replicas.counts.replicas_deleted == 0
     others = [StopOrder(kept, "another", delete=True), StopOrder(TopicPartition("x", 0))]
     assert await replicas.stop([*orders, *others]) == {}
+    assert replicas.counts.replicas_deleted == 2
     assert {each for each in trio.files[0].list("/data") if each.startswith("t-")} == {"t-9"}
     assert replicas.get(kept) is not None
 
@@ -240,9 +250,11 @@ async def test_replicas_that_are_deleted_together(trio: Trio) -> None:
 async def test_a_replica_that_is_named_twice_is_deleted_once(trio: Trio) -> None:
     await trio.start(0)
     await trio.lead(0, 0, isr=(0,), replicas=(0,))
-    twice = [StopOrder(T0, delete=True, revision=10**9), StopOrder(T0, TOPIC_ID, delete=True)]
+    await mark_deleted(trio)
+    twice = [StopOrder(T0, TOPIC_ID, delete=True, revision=each) for each in (10**9, 0)]
     assert await trio.replicas(0).stop(twice) == {}
     assert not any("t-0" in name for name in trio.files[0].list("/data"))
+    assert trio.replicas(0).counts.replicas_deleted == 1
 
 
 @simulate
@@ -252,6 +264,7 @@ async def test_one_whose_deletion_failed_can_be_wanted_again(trio: Trio) -> None
     for each in (T0, T1):
         await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=each)
         await trio.produce(partition=each)
+    await mark_deleted(trio)
     files, replicas = trio.files[0], trio.replicas(0)
     rename = files.rename
 
@@ -260,7 +273,8 @@ async def test_one_whose_deletion_failed_can_be_wanted_again(trio: Trio) -> None
 
     files.rename = fail  # type: ignore[method-assign]
     orders = [StopOrder(T0, TOPIC_ID, delete=True), StopOrder(T1, TOPIC_ID, delete=True)]
-    assert {*await replicas.stop(orders)} == {T0, T1}
+    failures = await replicas.stop(orders)
+    assert [each.code for each in failures.values()] == ["STORAGE_ERROR"] * 2
     files.rename = rename  # type: ignore[method-assign]
     for each in (T0, T1):
         await trio.lead(0, 1, isr=(0,), replicas=(0,), partition=each)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from simulation.loop import InlineBlocking
+from tailrace.broker.hosted import StopOrder
 from tailrace.errors import UnknownTopic, UnknownTopicId
 from tailrace.meta.keys import state_key
 from tailrace.meta.store import Delete
@@ -14,7 +15,7 @@ from tailrace.model import BrokerId
 from tailrace.replication.partition import Role
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2, control_pb2
-from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, batch, mark_deleted, simulate
 
 LAG_MS = 1_000
 
@@ -58,14 +59,34 @@ async def test_a_repeated_or_older_order_changes_nothing(trio: Trio) -> None:
 
 
 @simulate
-async def test_the_data_of_a_former_topic_goes(trio: Trio) -> None:
+async def test_the_data_of_a_former_topic_is_set_aside_until_its_end_is_on_record(
+    trio: Trio,
+) -> None:
     await start(trio)
     await trio.lead(0, 0)
     await trio.produce()
+    marks = [trio.hosted(each).machine.high_watermark for each in range(3)]
+    assert marks[0] == 3
     await trio.lead(0, 0, topic_id="new-id")
     await trio.produce(topic_id="new-id")
     assert trio.ends() == [3, 3, 3]
-    assert trio.heard("removing the data of a former topic")
+    assert trio.heard("set aside as t-0.id-of-t-stray: new-id is wanted, and this is id-of-t")
+    order = StopOrder(T0, TOPIC_ID, delete=True)
+    for number in range(3):
+        replicas, names = trio.replicas(number), trio.files[number].list("/data")
+        assert [each for each in names if each.startswith("t-")] == ["t-0", "t-0.id-of-t-stray"]
+        (stray,) = replicas._manager.strays()
+        assert (stray.topic_id, stray.partition) == (TOPIC_ID, T0)
+        assert stray.note is not None
+        # What was known in memory, not what a file said when it was written last.
+        assert stray.note.high_watermark == marks[number]
+        assert {*await replicas.stop([order])} == {T0}
+        assert replicas._manager.strays() == [stray]
+    await mark_deleted(trio)
+    for number in range(3):
+        assert await trio.replicas(number).stop([order]) == {}
+        assert trio.replicas(number)._manager.strays() == []
+    assert trio.ends() == [3, 3, 3]
 
 
 @simulate

@@ -9,7 +9,7 @@ from tailrace.broker.scrubbing import Scrubber
 from tailrace.replication.partition import Role
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import broker_pb2
-from unit.broker.trio import T0, T1, Trio, batch, simulate
+from unit.broker.trio import T0, T1, TOPIC_ID, Trio, assign, batch, simulate
 
 SMALL = {"segment.bytes": "1024"}
 NEVER_MS = 600_000
@@ -40,6 +40,12 @@ def scrubber(trio: Trio, broker: int) -> Scrubber:
     found = trio.brokers[broker].scrubber
     assert found is not None
     return found
+
+
+async def fill_anew(trio: Trio, broker: int) -> None:
+    """A reassignment takes its replica away; the order that follows brings it back, empty."""
+    await assign(trio, [each for each in (0, 1, 2) if each != broker])
+    assert await trio.replicas(broker).stop([StopOrder(T0, TOPIC_ID, delete=True)]) == {}
 
 
 async def mend(trio: Trio, *, leader: int, damaged: int) -> None:
@@ -88,7 +94,7 @@ async def test_scrubbing_is_not_faster_than_it_may_be(trio: Trio) -> None:
 async def test_f15_a_leader_pushes_nothing_that_rotted_and_hands_over(trio: Trio) -> None:
     await written(trio)
     rot(trio, 0)
-    await trio.replicas(2).stop([StopOrder(T0, delete=True)])
+    await fill_anew(trio, 2)
     await trio.lead(0, 0, isr=(0, 1), config=SMALL)
     await trio.until(lambda: T0 in trio.replicas(0).offline)
     await mend(trio, leader=1, damaged=0)
@@ -100,7 +106,7 @@ async def test_f15_what_a_follower_does_not_take_is_looked_at(trio: Trio) -> Non
     await written(trio)
     active = trio.hosted(0).log.segments[-1]
     trio.files[0].flip_bits(active.path, active.size // 2)
-    await trio.replicas(2).stop([StopOrder(T0, delete=True)])
+    await fill_anew(trio, 2)
     await trio.lead(0, 0, isr=(0, 1), config=SMALL)
     await trio.until(lambda: T0 in trio.replicas(0).offline)
     assert trio.heard("a push could not be appended")

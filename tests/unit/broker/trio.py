@@ -25,15 +25,21 @@ from tailrace.meta.keys import (
     ClusterRecord,
     ControllerRecord,
     PartitionState,
+    TopicDeletion,
+    TopicRecord,
+    TopicTombstone,
     broker_key,
     decode,
+    deletion_key,
     encode,
     encode_counter,
     state_key,
+    tombstone_key,
+    topic_key,
 )
 from tailrace.meta.memory import MemoryEtcd
 from tailrace.meta.store import Delete, Put
-from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
+from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.record.build import BatchBuilder
 from tailrace.record.header import split
 from tailrace.tracing import Tracer
@@ -83,6 +89,25 @@ def next_offset(data: bytes | memoryview) -> int:
     for _, header in split(data):
         end = header.next_offset
     return end
+
+
+async def mark_deleted(trio: Trio, *topic_ids: str, name: str = "t") -> None:
+    """The store has it on record that topics of this name were deleted, the last one just now."""
+    *former, last = topic_ids or (TOPIC_ID,)
+    puts = [Put(deletion_key(name), encode(TopicDeletion(topic_id=TopicId(last))))]
+    tombstone = TopicTombstone(name=name, deleted_ms=1, controller_epoch=1)
+    puts += [Put(tombstone_key(TopicId(each)), encode(tombstone)) for each in former]
+    await trio.store.txn([], puts)
+
+
+async def assign(
+    trio: Trio, replicas: Sequence[int], *, topic_id: str = TOPIC_ID, name: str = "t"
+) -> None:
+    """The store has it on record which brokers have a replica of partition 0."""
+    record = TopicRecord(
+        topic_id=TopicId(topic_id), assignment={0: tuple(map(BrokerId, replicas))}, config={}
+    )
+    await trio.store.txn([], [Put(topic_key(name), encode(record))])
 
 
 class Trio:

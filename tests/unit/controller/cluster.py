@@ -259,6 +259,11 @@ class FakeBroker:
         self.order_count = 0
         self.refused: list[str] = []
         self.stopped: list[TopicPartition] = []
+        self.deleted: list[TopicPartition] = []
+        # What it was told to keep under another name.
+        self.strays: dict[TopicPartition, str] = {}
+        # Up to which revision that is meant: a later order wants the replica.
+        self.aside_at: list[int] = []
         self.pictures: list[common_pb2.ClusterMetadata] = []
         self.settings: list[dict[str, str]] = []
         self.clients: dict[str, dict[str, str]] = {}
@@ -440,7 +445,12 @@ class FakeBroker:
             return control_pb2.StopReplicaResponse(error=problem, message="stale")
         for each in request.partitions:
             partition = from_partition(each.partition)
-            if self.replicas.get(partition) == each.topic_id and each.delete:
+            if self.replicas.get(partition) == each.topic_id and (each.delete or each.set_aside):
+                if each.set_aside:
+                    self.strays[partition] = each.topic_id
+                    self.aside_at.append(each.revision)
+                else:
+                    self.deleted.append(partition)
                 del self.replicas[partition]
                 self.told.pop(partition, None)
             self.stopped.append(partition)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.controller.decisions import TOMBSTONES_MAX
 from tailrace.controller.facts import (
     Decision,
     DeletionRequested,
@@ -26,12 +27,15 @@ from tailrace.errors import (
 from tailrace.meta.image import (
     ClusterImage,
     StoredDeletion,
+    StoredTombstone,
 )
 from tailrace.meta.keys import (
     TopicDeletion,
     TopicRecord,
+    TopicTombstone,
     encode,
     history_key,
+    tombstone_key,
     topic_key,
 )
 from tailrace.meta.store import (
@@ -44,6 +48,8 @@ from tailrace.model import BrokerId, TopicId, TopicPartition
 from unit.controller.images import (
     KEY,
     MINE,
+    NOW_MS,
+    TERM,
     THREE,
     decided,
     image,
@@ -167,15 +173,25 @@ def test_marking_twice_is_fine() -> None:
     assert decided(picture, DeletionRequested(name="t")) == Decision()
 
 
+def tombstone(topic_id: str) -> Put:
+    record = TopicTombstone(name="t", deleted_ms=NOW_MS, controller_epoch=TERM.epoch)
+    return Put(tombstone_key(TopicId(topic_id)), encode(record))
+
+
+LAST_KEYS = ["/admin/delete_topics/t", tombstone_key(TopicId("id-t"))]
+
+
 def test_a_deleted_topic_goes_partitions_first_record_and_marker_last() -> None:
     states = {each: state(1, [1]) for each in range(70)}
     picture = image(THREE, states, deleting=True)
     transactions = decided(picture, ReplicasStopped(name="t")).transactions
     deleted = [[each.key for each in transaction.operations] for transaction in transactions]
-    assert [len(keys) for keys in deleted] == [128, 12, 2]
+    assert [len(keys) for keys in deleted] == [128, 12, 3]
     assert deleted[0][:2] == [KEY, history_key(TopicPartition("t", 0))]
-    assert deleted[2] == ["/admin/delete_topics/t", "/brokers/topics/t"]
-    assert all(isinstance(op, Delete) for each in transactions for op in each.operations)
+    # With them comes the record of it, for brokers that are away.
+    assert deleted[2] == [*LAST_KEYS, "/brokers/topics/t"]
+    (kept,) = [op for each in transactions for op in each.operations if isinstance(op, Put)]
+    assert kept == tombstone("id-t")
     assert all(ModifiedAt("/admin/delete_topics/t", 85) in each.guards for each in transactions)
     assert decided(image(THREE), ReplicasStopped(name="t")) == Decision()
 
@@ -185,7 +201,25 @@ def test_a_marker_of_another_topic_goes_alone() -> None:
     other = StoredDeletion(TopicDeletion(topic_id=TopicId("former")), 85)
     picture = replace(picture, deletions={"t": other})
     (transaction,) = decided(picture, ReplicasStopped(name="t")).transactions
-    assert transaction.operations == (Delete("/admin/delete_topics/t"),)
+    assert transaction.operations == (Delete("/admin/delete_topics/t"), tombstone("former"))
+
+
+def test_of_too_many_deleted_topics_the_oldest_are_forgotten() -> None:
+    picture = image(THREE, {0: state(1, [1])}, deleting=True)
+    records = {
+        f"id-{each}": StoredTombstone(
+            TopicTombstone(name="former", deleted_ms=each, controller_epoch=1), 1
+        )
+        for each in range(TOMBSTONES_MAX)
+    }
+    for few, gone in ((records, ["id-0"]), (dict([*records.items()][1:]), [])):
+        transactions = decided(
+            replace(picture, tombstones=dict(reversed(few.items()))), ReplicasStopped(name="t")
+        ).transactions
+        deleted = [op.key for op in transactions[-1].operations if isinstance(op, Delete)]
+        assert [each for each in deleted if "deleted_topics" in each] == [
+            tombstone_key(TopicId(each)) for each in gone
+        ]
 
 
 def test_a_topic_whose_record_cannot_be_read_can_be_deleted_to_the_end() -> None:

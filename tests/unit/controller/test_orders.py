@@ -41,6 +41,7 @@ class Listener:
         self.error = common_pb2.ERROR_CODE_UNSPECIFIED
         self.delay_s = 0.0
         self.cannot_stop: list[int] = []
+        self.finds_no_record_of: list[int] = []
 
     async def order(
         self, request: control_pb2.LeaderAndIsrRequest
@@ -58,6 +59,10 @@ class Listener:
             if each.partition.partition in self.cannot_stop:
                 response.errors.add(
                     partition=each.partition, error=common_pb2.ERROR_CODE_STORAGE_ERROR
+                )
+            if each.partition.partition in self.finds_no_record_of:
+                response.errors.add(
+                    partition=each.partition, error=common_pb2.ERROR_CODE_INVALID_REQUEST
                 )
         return response
 
@@ -386,6 +391,37 @@ def test_replicas_are_deleted_and_it_is_known_when() -> None:
         world.update(replace(deleting, states={"t": {0: stored(B2, 50, 3)}}))
         await asyncio.sleep(0.1)
         assert len(world.listeners[B1].orders) == count
+
+    simulate(main)
+
+
+def test_a_broker_that_finds_no_record_of_a_deletion_is_not_asked_again_and_again() -> None:
+    async def main(world: World) -> None:
+        world.update(image({0: stored(B1, 30), 1: stored(B2, 30)}))
+        await asyncio.sleep(0.1)
+        replicas = [Replica(TopicPartition("t", each), TopicId("id")) for each in (0, 1)]
+        world.listeners[B1].finds_no_record_of = [1]
+        before = world.stopped
+        world.orders.delete_replicas(B1, replicas)
+        await asyncio.sleep(5)
+        assert len(world.listeners[B1].stops) == 1
+        # Others that wait for what can go do not wait for it.
+        assert world.orders.has_deleted(replicas)
+        assert world.stopped > before
+
+    simulate(main)
+
+
+def test_what_is_set_aside_is_not_deleted() -> None:
+    async def main(world: World) -> None:
+        world.update(image({0: stored(B1, 30)}))
+        await asyncio.sleep(0.1)
+        aside = Replica(T0, TopicId("former"), revision=70, set_aside=True)
+        world.orders.delete_replicas(B1, [aside])
+        await asyncio.sleep(1)
+        (request,) = world.listeners[B1].stops
+        (told,) = request.partitions
+        assert (told.set_aside, told.delete, told.revision) == (True, False, 70)
 
     simulate(main)
 

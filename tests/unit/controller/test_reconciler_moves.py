@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.meta.keys import ROOT
-from tailrace.model import TopicPartition
+from tailrace.meta.keys import ROOT, tombstone_key
+from tailrace.model import TopicId, TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name, to_partition
 from tailrace.v1 import controller_pb2 as pb
@@ -179,8 +179,11 @@ def test_a_topic_that_moves_can_be_deleted() -> None:
         await cluster.call(methods.CONTROLLER_DELETE_TOPIC, pb.DeleteTopicRequest(name="t"))
         await cluster.until(lambda: "t" not in cluster.image().topics)
         keys = [each.key for each in cluster.etcd.server.snapshot(ROOT).entries]
-        assert not [each for each in keys if each.startswith(("/admin/", "/brokers/topics/"))]
+        left = [each for each in keys if each.startswith(("/admin/", "/brokers/topics/"))]
+        assert left == [tombstone_key(TopicId(each)) for each in cluster.image().tombstones]
         await cluster.until(lambda: all(not each.replicas for each in cluster.brokers.values()))
+
+        assert all(not each.strays for each in cluster.brokers.values())
 
     simulate(main)
 

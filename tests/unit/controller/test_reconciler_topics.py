@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tailrace.meta.keys import (
+    TOMBSTONES,
     TopicDeletion,
     TopicRecord,
     deletion_key,
     encode,
     topic_key,
 )
-from tailrace.meta.store import Put
+from tailrace.meta.store import Delete, Put
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.transport import methods
 from tailrace.v1 import common_pb2
@@ -73,16 +74,21 @@ async def delete(cluster: Cluster, name: str = "t", topic_id: str = "") -> pb.De
 
 
 def keys_of_topics(cluster: Cluster) -> list[str]:
+    """All of them but the records of deletions: these stay, for brokers that are away."""
     server = cluster.etcd.server
     entries = (*server.snapshot("/brokers/topics/").entries, *server.snapshot("/admin/").entries)
-    return [each.key for each in entries]
+    return [each.key for each in entries if not each.key.startswith(TOMBSTONES)]
 
 
-def test_a_deleted_topic_leaves_nothing_behind() -> None:
+def test_a_deleted_topic_leaves_nothing_behind_but_the_record_of_it() -> None:
     async def main(cluster: Cluster) -> None:
         await started(cluster, partitions=100)
+        topic_id = cluster.brokers[1].told[T0].topic_id
         assert (await delete(cluster)).error == 0
         await cluster.until(lambda: keys_of_topics(cluster) == [])
+        (kept,) = cluster.image().tombstones.items()
+        assert (kept[0], kept[1].record.name) == (topic_id, "t")
+        assert kept[1].record.controller_epoch == cluster.active().epoch
         assert all(broker.replicas == {} for broker in cluster.brokers.values())
         await cluster.until(
             lambda: all(not each.pictures[-1].topics for each in cluster.brokers.values())
@@ -120,6 +126,26 @@ def test_who_is_away_deletes_its_replicas_when_it_returns() -> None:
         assert T0 in again.replicas
         await cluster.until(lambda: T0 not in again.replicas)
         assert list(again.replicas) == [TopicPartition("kept", 0)]
+        assert again.strays == {}
+
+    simulate(main)
+
+
+def test_f42_l2_replicas_of_a_topic_that_the_store_never_knew_are_set_aside() -> None:
+    async def main(cluster: Cluster) -> None:
+        await started(cluster)
+        # As when the store was put back from a copy that is older than the topic.
+        topic_id = cluster.brokers[3].replicas[T0]
+        cluster.brokers[3].kill()
+        server = cluster.etcd.server
+        keys = [each.key for each in server.snapshot("/brokers/topics/").entries]
+        older = server.txn([], [Delete(each) for each in keys]).revision
+        again = await cluster.start_broker(3)
+        await cluster.until(lambda: again.strays == {T0: topic_id})
+        assert "no record of its deletion: it is set aside" in cluster.texts()
+        assert [each >= older for each in again.aside_at] == [True]
+        assert again.deleted == []
+        assert cluster.brokers[1].deleted == []
 
     simulate(main)
 
