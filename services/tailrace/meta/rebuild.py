@@ -6,7 +6,7 @@ record says that the store is whole. Each transaction is guarded by the record, 
 once, or a controller that founds a cluster meanwhile, cannot mix. A rebuild that was broken off
 leaves a store that nobody believes; the next one does it again.
 
-Enter at `rebuild`.
+Enter at `rebuild`; `adopt` adds a topic to a store that is right.
 """
 
 from __future__ import annotations
@@ -15,12 +15,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tailrace.meta.keys import CLUSTER, ROOT, ClusterRecord, encode, is_ours
-from tailrace.meta.recovery import RecoveryPlan, RecoveryRefused
+from tailrace.meta.keys import (
+    CLUSTER,
+    ROOT,
+    ClusterRecord,
+    deletion_key,
+    encode,
+    is_ours,
+    tombstone_key,
+    topic_key,
+)
+from tailrace.meta.recovery import AdoptionPlan, RecoveryPlan, RecoveryRefused, adoption_entries
 from tailrace.meta.store import (
     TXN_BYTES_MAX,
     TXN_OPERATIONS_MAX,
     Delete,
+    Guard,
     MetadataStore,
     ModifiedAt,
     Operation,
@@ -30,6 +40,8 @@ from tailrace.meta.store import (
 # Operations of one transaction: well within what etcd takes, so that progress can be shown.
 OPERATIONS_MAX: Final = TXN_OPERATIONS_MAX // 2
 BYTES_MAX: Final = TXN_BYTES_MAX // 2
+# Each has a state and a history, and a guard for both.
+PARTITIONS_PER_TXN: Final = 50
 
 
 async def rebuild(
@@ -57,6 +69,41 @@ async def rebuild(
         progress(done, len(operations))
     await _put_record(store, plan.record, revision)
     return done
+
+
+async def adopt(store: MetadataStore, plan: AdoptionPlan, *, now_ms: int) -> int:
+    """Add a topic to the store that was taken back; returns how many partitions were added.
+
+    Some partitions at a time, as when partitions are added to a topic: the record never names a
+    partition whose state is not there, for it would be made anew. RecoveryRefused when somebody
+    else changed the store meanwhile; what was added by then stays, and the rest can be added later.
+    """
+    entries = adoption_entries(plan, now_ms)
+    key, revision, added = topic_key(plan.name), plan.topic_revision, plan.present
+    numbers = sorted(plan.record.assignment)
+    for start in range(plan.present, len(numbers), PARTITIONS_PER_TXN):
+        part = numbers[: start + PARTITIONS_PER_TXN]
+        record = replace(
+            plan.record, assignment={each: plan.record.assignment[each] for each in part}
+        )
+        guards: list[Guard] = [
+            ModifiedAt(CLUSTER, plan.cluster_revision),
+            ModifiedAt(key, revision),
+            ModifiedAt(deletion_key(plan.name), 0),
+            ModifiedAt(tombstone_key(plan.record.topic_id), 0),
+        ]
+        operations: list[Operation] = [Put(key, encode(record))]
+        for number in part[start:]:
+            for name, value in entries.get(number, {}).items():
+                operations.append(Put(name, value))
+                guards.append(ModifiedAt(name, 0))
+        result = await store.txn(guards, operations)
+        if not result.succeeded:
+            raise RecoveryRefused(
+                f"topic {plan.name}: somebody else changed it meanwhile, after {added} partitions"
+            )
+        revision, added = result.revision, len(part)
+    return added - plan.present
 
 
 async def _put_record(store: MetadataStore, record: ClusterRecord, revision: int) -> int:

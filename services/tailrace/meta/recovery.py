@@ -44,12 +44,14 @@ from tailrace.meta.keys import (
     TopicRecord,
     decode,
     decode_counter,
+    deletion_key,
     encode,
     encode_counter,
     history_key,
     is_ours,
     place_of,
     state_key,
+    tombstone_key,
     topic_key,
 )
 from tailrace.meta.lineage import Judgement, Standing, Witness, judge
@@ -879,3 +881,158 @@ def _epoch_in(entries: Mapping[str, bytes]) -> int:
 def _control_address(key: str, value: bytes) -> str:
     found = decode(BrokerRegistration, value, key=key)
     return f"{found.control_host}:{found.control_port}" if found.control_port else ""
+
+
+# ----------------------------------------------------------------------------------- adoption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionPlan:
+    """A topic that is taken back from replicas that were set aside, with what is known of it.
+
+    `present`: so many of its partitions are in the store already, since an adoption was broken
+    off, and the topic's record has the revision `topic_revision`; 0: it is not there.
+    """
+
+    name: str
+    record: TopicRecord
+    partitions: tuple[PartitionReport, ...]
+    cluster_revision: int
+    present: int = 0
+    topic_revision: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def stray_topics(facts: Iterable[BrokerFacts], seen: Snapshot) -> dict[str, set[str]]:
+    """Return the topics, by name, of which there are only replicas that were set aside."""
+    known = {
+        (record.topic_id, number)
+        for _, record in _topics_in(_values(seen))
+        for number in record.assignment
+    }
+    found: dict[str, set[str]] = {}
+    for each in facts:
+        for replica in each.replicas:
+            is_known = (replica.topic_id, replica.partition.partition) in known
+            if replica.stray and replica.topic_id and not is_known:
+                found.setdefault(replica.partition.topic, set()).add(replica.topic_id)
+    return found
+
+
+def plan_adoption(
+    facts: Sequence[BrokerFacts],
+    seen: Snapshot,
+    *,
+    name: str,
+    topic_id: str = "",
+    accept_missing: frozenset[int] = frozenset(),
+) -> AdoptionPlan:
+    """Work out how a topic that the store does not know is taken back; RecoveryRefused.
+
+    The store is the right one and stays as it is; the topic is added to it.
+    """
+    entries = _values(seen)
+    chosen = TopicId(_stray_id(facts, seen, name, topic_id))
+    present = _present(entries, name, chosen)
+    _check_registered(facts, entries, accept_missing)
+    holders: dict[int, dict[BrokerId, ReplicaFacts]] = {}
+    for each in facts:
+        for replica in each.replicas:
+            is_meant = (replica.partition.topic, replica.topic_id) == (name, chosen)
+            if is_meant and replica.stray and replica.partition.partition >= len(present):
+                holders.setdefault(replica.partition.partition, {})[each.broker_id] = replica
+    notes = ["its settings are not known: it gets the defaults"]
+    assignment = dict(present)
+    for number in range(len(present), max(holders) + 1):
+        nearest = holders.get(number) or holders[min(each for each in holders if each > number)]
+        if number not in holders:
+            notes.append(f"nobody has a replica of {name}-{number}: it will be made anew, empty")
+        brokers = sorted(nearest)
+        # Leaders are spread as by the rule of placement.
+        shift = number % len(brokers)
+        assignment[number] = tuple(brokers[shift:] + brokers[:shift])
+    topic = _Topic(
+        TopicRecord(topic_id=chosen, assignment=assignment, config={}), "it was set aside"
+    )
+    reports = []
+    for number, found in sorted(holders.items()):
+        partition = TopicPartition(name, number)
+        report = _judge_partition(partition, topic, assignment[number], None, found, stored=None)
+        if report is None or report.certainty is Certainty.WAITS:
+            why = "no replica can be read" if report is None else report.why
+            raise RecoveryRefused(f"{partition} is not taken back: {why}")
+        reports.append(report)
+    _, revision = _cluster_record(seen)
+    revisions = {each.key: each.mod_revision for each in seen.entries}
+    return AdoptionPlan(
+        name=name,
+        record=topic.record,
+        partitions=tuple(reports),
+        cluster_revision=revision,
+        present=len(present),
+        topic_revision=revisions.get(topic_key(name), 0),
+        notes=tuple(notes),
+    )
+
+
+def adoption_entries(plan: AdoptionPlan, now_ms: int) -> dict[int, dict[str, bytes]]:
+    """Return what each partition adds to the store: its state and the record of why."""
+    return {
+        each.partition.partition: _partition_entries([each], now_ms) for each in plan.partitions
+    }
+
+
+def _values(seen: Snapshot) -> dict[str, bytes]:
+    return {each.key: each.value for each in seen.entries}
+
+
+def _stray_id(facts: Sequence[BrokerFacts], seen: Snapshot, name: str, topic_id: str) -> str:
+    found = stray_topics(facts, seen)
+    ids = sorted(found.get(name, ()))
+    if not ids:
+        others = ", ".join(sorted(found)) or "none"
+        raise RecoveryRefused(
+            f"no replica of a topic {name!r} that the store does not know was set aside; of these "
+            f"there are: {others}"
+        )
+    if topic_id and topic_id not in ids:
+        raise RecoveryRefused(f"topic {name!r} was set aside with the ids {ids}, not {topic_id}")
+    if not topic_id and len(ids) > 1:
+        raise RecoveryRefused(
+            f"topics of the name {name!r} were set aside with the ids {ids}: say which, {name}=ID"
+        )
+    return topic_id or ids[0]
+
+
+def _present(
+    entries: Mapping[str, bytes], name: str, topic_id: str
+) -> dict[int, tuple[BrokerId, ...]]:
+    """Return the partitions that the store has already; RecoveryRefused when it cannot be."""
+    if deletion_key(name) in entries:
+        raise RecoveryRefused(f"a topic {name!r} is being deleted: try again in a moment")
+    if tombstone_key(topic_id) in entries:
+        raise RecoveryRefused(f"topic {topic_id} was deleted, as the store has on record")
+    value = entries.get(topic_key(name))
+    if value is None:
+        return {}
+    record = decode(TopicRecord, value, key=topic_key(name))
+    if record.topic_id != topic_id:
+        raise RecoveryRefused(
+            f"there is another topic {name!r}, with the id {record.topic_id}: it would have to be "
+            "deleted first"
+        )
+    return dict(record.assignment)
+
+
+def _check_registered(
+    facts: Sequence[BrokerFacts], entries: Mapping[str, bytes], accepted: frozenset[int]
+) -> None:
+    """Whoever is registered and has not answered may have the longest log."""
+    there = {int(each.broker_id) for each in facts}
+    places = [place_of(key) for key in _of_kind(entries, Kind.BROKER)]
+    registered = {each.number for each in places if each is not None}
+    silent = sorted(registered - there - accepted)
+    if silent:
+        raise RecoveryRefused(
+            f"brokers {silent} are registered and have not answered: they may have more"
+        )
