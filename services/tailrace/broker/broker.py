@@ -478,7 +478,12 @@ class Broker:
             streams=None if tracer is None else partial(TracedFetchStream, tracer),
         )
         offsets = OffsetService(replicas, TimeLookups(self._blocking))
-        replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
+        replica_admin = ReplicaAdmin(
+            replicas,
+            self._manager_of_logs(),
+            self._blocking,
+            stray_retention_ms=settings.stray_retention_ms,
+        )
         self.control = control = ControlService(
             settings.broker_id,
             replicas,
@@ -509,6 +514,8 @@ class Broker:
                 methods.BROKER_WATCH_METADATA: self.metadata.watch,
                 methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
                 methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
+                methods.BROKER_DESCRIBE_STRAYS: replica_admin.describe_strays,
+                methods.BROKER_DESCRIBE_DELETIONS: replica_admin.describe_deletions,
                 methods.BROKER_DIAGNOSE: self._diagnose,
                 methods.BROKER_ALLOCATE_PRODUCER_ID: self._producer_ids.allocate,
                 **(orders if settings.control_on_client_port else {}),
