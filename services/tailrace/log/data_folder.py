@@ -45,6 +45,8 @@ from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, LogStartCause, Offset, TopicId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
+# The broker's copy of the cluster's metadata: not a file of a log, and written by others.
+METADATA_COPY_FILE: Final = "metadata-copy"
 DELETED_SUFFIX: Final = "-delete"
 # Another copy of a log, in a folder that was away while the log was made anew: for people.
 STRAY_SUFFIX: Final = "-stray"
