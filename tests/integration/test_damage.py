@@ -22,6 +22,7 @@ from simulation.log_bench import (
     batch,
     stored_bytes,
 )
+from simulation.proofs import refilled
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import DamagedLog
 from tailrace.log.data_folder import Identity
@@ -198,7 +199,7 @@ def test_a_damaged_partition_is_repaired_by_its_folder(tmp_path: Path) -> None:
     manager, report = opened()
     assert isinstance(report.damaged[partition], DamagedLog)
     assert partition not in manager.logs
-    manager.repair(partition, now_ms=NOW_MS)
+    manager.repair(partition, refilled(manager, partition), now_ms=NOW_MS)
     assert manager.logs[partition].log_end == 2 * (BATCHES - 2)
     manager.close()
     manager, report = opened()

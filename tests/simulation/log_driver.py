@@ -11,10 +11,10 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from simulation.log_folders import DELETED
 from simulation.log_model import Mismatch, Outcomes
 from simulation.log_operations import Partition, Trace, World, require
 from simulation.log_requests import STEP_MS
+from simulation.proofs import deleted, refilled
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import UNLIMITED, CleanupPolicy, FolderConfig, LogConfig, TimestampType
 from tailrace.errors import StorageError
@@ -131,7 +131,7 @@ class LogSimulation:
         model.pending.deleted = True
         partition.cuts += 1
         try:
-            self.manager.delete(partition.name, DELETED)
+            self.manager.delete(partition.name, deleted(self.manager, partition.name))
         except OSError as error:
             self._say(f"  … fails: {error}")
             return
@@ -160,7 +160,9 @@ class LogSimulation:
         """Open one log anew that had to stop, while the others go on."""
         self._say(f"{partition.name} reopen")
         try:
-            report = self.manager.reopen(partition.name, now_ms=self.world.clock_ms)
+            report = self.manager.reopen(
+                partition.name, refilled(self.manager, partition.name), now_ms=self.world.clock_ms
+            )
         except (OSError, StorageError) as error:
             self._say(f"  … fails: {error}")
             partition.model.sync_failed = True

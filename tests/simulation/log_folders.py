@@ -11,7 +11,6 @@ from typing import Final
 
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.data_folder import Identity
-from tailrace.log.evidence import TopicDeleted
 from tailrace.log.files import OsFiles
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
@@ -23,14 +22,6 @@ from tailrace.record.header import BatchHeader, split
 from tailrace.record.view import BatchView, Record
 
 PARTITION: Final = TopicPartition("orders", 0)
-# That a log may be deleted, as the store would have it on record.
-DELETED: Final = TopicDeleted(
-    cluster_id="cluster",
-    controller_epoch=1,
-    topic_id=TopicId("id"),
-    record="/admin/deleted_topics/id",
-    revision=1,
-)
 TIME_MS: Final = 1_700_000_000_000
 BATCHES: Final = 60
 RECORDS_PER_BATCH: Final = 10

@@ -36,6 +36,7 @@ from simulation.log_requests import (
     replicated_request,
     shown,
 )
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles
 from tailrace.config import LogConfig, TimestampType
 from tailrace.errors import (
@@ -348,7 +349,7 @@ class Partition:
         outcomes = Outcomes(cut_to=offset, restart_at=end if end < model.log_start else None)
         with self._pending(log, outcomes):
             try:
-                done = log.truncate_to(offset, now_ms=self.world.clock_ms)
+                done = log.truncate_to(offset, DIVERGED, now_ms=self.world.clock_ms)
             except StorageError as error:
                 self._cut_failed(error)
                 return
@@ -367,7 +368,7 @@ class Partition:
         self._say(f"start over at {offset}")
         with self._pending(log, Outcomes(restart_at=offset, start_to=offset)):
             try:
-                log.start_over_at(offset)
+                log.start_over_at(offset, DIVERGED)
             except StorageError as error:
                 self._cut_failed(error)
                 return
@@ -380,7 +381,7 @@ class Partition:
         self._say(f"advance the log start {model.log_start} to {offset}")
         with self._pending(log, Outcomes(start_to=offset)):
             try:
-                log.advance_log_start(offset)
+                log.advance_log_start(offset, given_up(offset))
             except StorageError as error:
                 self._start_failed(log, error)
                 return

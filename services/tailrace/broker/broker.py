@@ -480,8 +480,42 @@ class Broker:
             streams=None if tracer is None else partial(TracedFetchStream, tracer),
         )
         offsets = OffsetService(replicas, TimeLookups(self._blocking))
-        replica_admin = ReplicaAdmin(replicas, self._manager_of_logs())
-        self.control = control = ControlService(
+        replica_admin = ReplicaAdmin(
+            replicas,
+            self._manager_of_logs(),
+            self._blocking,
+            stray_retention_ms=settings.stray_retention_ms,
+        )
+        self.control = control = self._control(replicas, disks)
+        orders = self._order_handlers(control)
+        recovery = self._recovery_facts(replicas)
+        server = await self._network.serve(
+            settings.listen,
+            {
+                methods.BROKER_PRODUCE: produce.produce,
+                methods.BROKER_FETCH: fetch.fetch,
+                methods.BROKER_LIST_OFFSETS: offsets.list_offsets,
+                methods.BROKER_WATCH_METADATA: self.metadata.watch,
+                methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
+                methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
+                methods.BROKER_DESCRIBE_STRAYS: replica_admin.describe_strays,
+                methods.BROKER_DESCRIBE_DELETIONS: replica_admin.describe_deletions,
+                methods.BROKER_DIAGNOSE: self._diagnose,
+                methods.BROKER_ALLOCATE_PRODUCER_ID: self._producer_ids.allocate,
+                **(orders if settings.control_on_client_port else {}),
+            },
+        )
+        link_server = await links.listen(settings.link_listen, replicas.accept)
+        control_server = await self._network.serve(
+            settings.control_listen,
+            {**orders, methods.CONTROL_READ_RECOVERY_FACTS: recovery.read},
+        )
+        self._servers = [server, link_server, control_server]
+        self.address = server.address
+
+    def _control(self, replicas: Replicas, disks: DiskWatch) -> ControlService:
+        settings = self._settings
+        return ControlService(
             settings.broker_id,
             replicas,
             self.metadata,
@@ -500,29 +534,6 @@ class Broker:
             ordered=self._ordered,
             health_interval_ms=settings.health_interval_ms,
         )
-        orders = self._order_handlers(control)
-        recovery = self._recovery_facts(replicas)
-        server = await self._network.serve(
-            settings.listen,
-            {
-                methods.BROKER_PRODUCE: produce.produce,
-                methods.BROKER_FETCH: fetch.fetch,
-                methods.BROKER_LIST_OFFSETS: offsets.list_offsets,
-                methods.BROKER_WATCH_METADATA: self.metadata.watch,
-                methods.BROKER_DELETE_RECORDS: replica_admin.delete_records,
-                methods.BROKER_DESCRIBE_REPLICAS: replica_admin.describe_replicas,
-                methods.BROKER_DIAGNOSE: self._diagnose,
-                methods.BROKER_ALLOCATE_PRODUCER_ID: self._producer_ids.allocate,
-                **(orders if settings.control_on_client_port else {}),
-            },
-        )
-        link_server = await links.listen(settings.link_listen, replicas.accept)
-        control_server = await self._network.serve(
-            settings.control_listen,
-            {**orders, methods.CONTROL_READ_RECOVERY_FACTS: recovery.read},
-        )
-        self._servers = [server, link_server, control_server]
-        self.address = server.address
 
     def _recovery_facts(self, replicas: Replicas) -> RecoveryFactsService:
         return RecoveryFactsService(

@@ -9,6 +9,8 @@ a step may take of memory is bounded by `log.cleaner.dedupe.buffer.size`.
 A compaction reads and verifies everything: where it finds durable records damaged, and others are
 in sync, the replica goes out of service and is mended from its leader.
 
+Replicas that were set aside go when they were kept for `stray.retention.ms`.
+
 Ages are judged by a time that has to be believable (`upkeep.TrustedTime`). Nothing here decides
 which records go: that is done by `log.retention` and `log.cleaning`.
 """
@@ -127,6 +129,10 @@ class Housekeeping:
         aside += self._replicas.take_removed()
         if aside:
             await self._blocking.run(lambda: self._remove(aside))
+        try:
+            await self._replicas.expire_strays(now_ms, self._settings.stray_retention_ms)
+        except OSError as error:
+            self._say(f"replicas that were set aside cannot be looked at: {error}")
 
     async def _learn_ages(self, hosted: Hosted) -> None:
         """Indexes that are not in memory are read off the loop, once for each segment."""
@@ -175,6 +181,7 @@ class Housekeeping:
                 reasons = sorted({reason.value for reason in verdict.reasons})
                 self._say(f"{hosted.partition}: {verdict.count} segments gone, {reasons}")
             if log.log_start > before:
+                self._replicas.note_log_start(hosted, before)
                 hosted.mark_followers()
                 hosted.mark_fetchers()
         else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.clock import Clock
@@ -36,16 +36,24 @@ from tailrace.errors import (
 )
 from tailrace.log.cuts import forget_cut
 from tailrace.log.data_folder import DataFolder
-from tailrace.log.evidence import RemovalEvidence
+from tailrace.log.evidence import FilledAnew, RemovalEvidence
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
+from tailrace.meta.keys import state_key
 from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 from tailrace.replication.events import NO_LEADER
 from tailrace.runtime import Blocking
 
 # Logs that are made at the same time: some of the threads are left for reads and syncs.
 MAKERS_MAX: Final = 6
+
+
+class StrayTotals(NamedTuple):
+    """Replicas that are set aside, and the bytes of their segments."""
+
+    replicas: int = 0
+    size_bytes: int = 0
 
 
 class ReplicaLogs:
@@ -59,7 +67,9 @@ class ReplicaLogs:
         blocking: Blocking,
         clock: Clock,
         say: Callable[[str], None],
+        cluster_id: Callable[[], str],
     ) -> None:
+        self._cluster_id = cluster_id
         self._manager = manager
         self._broker_id = broker_id
         self._blocking = blocking
@@ -72,6 +82,8 @@ class ReplicaLogs:
         # Damaged logs that wait for a person, and the epoch in which nobody led: only an unclean
         # election makes this broker their leader after that.
         self._kept: dict[TopicPartition, LeaderEpoch] = {}
+        self.strays = StrayTotals()
+        """What is set aside, as of the last look."""
         # Folders of logs that are no more.
         self._discarded: list[str] = []
 
@@ -162,7 +174,8 @@ class ReplicaLogs:
                 await self._mend(order, topic, now_ms)
                 if partition not in manager.logs:
                     # It was to be deleted, that failed, and now it is wanted again.
-                    await self._blocking.run(partial(manager.reopen, partition, now_ms=now_ms))
+                    again = partial(manager.reopen, partition, self._filling(order), now_ms=now_ms)
+                    await self._blocking.run(again)
                 return manager.logs[partition]
             why = f"{order.topic_id} is wanted, and this is {topic_id}"
             await self.set_aside(partition, why, high_watermark=high_watermark)
@@ -185,7 +198,9 @@ class ReplicaLogs:
         now_ms = self._clock.wall_ms()
         if order.state.leader == self._broker_id:
             await self._blocking.run(partial(manager.adopt, partition, order.topic_id))
-            await self._blocking.run(partial(manager.repair, partition, now_ms=now_ms, anew=False))
+            accepted = self._filling(order)
+            work = partial(manager.repair, partition, accepted, now_ms=now_ms, anew=False)
+            await self._blocking.run(work)
             self._say(f"{partition}: taken for {order.topic_id}, as a person lets it lead: {cause}")
         else:
             await self.set_aside(partition, f"its topic cannot be told: {cause}")
@@ -193,6 +208,17 @@ class ReplicaLogs:
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
         return manager.logs[partition]
+
+    def _filling(self, order: ReplicaOrder) -> FilledAnew:
+        """What the order proves: the cluster does not count on what this replica may have lost."""
+        return FilledAnew(
+            cluster_id=self._cluster_id(),
+            topic_id=order.topic_id,
+            leader=order.state.leader,
+            leader_epoch=order.state.leader_epoch,
+            record=state_key(order.partition),
+            revision=order.state.revision,
+        )
 
     def _wait_for_a_person(self, order: ReplicaOrder, error: TailraceError) -> NoReturn:
         self.offline[order.partition] = error
@@ -256,14 +282,44 @@ class ReplicaLogs:
             if evidence is None:
                 continue
             try:
-                work = partial(self._manager.remove_stray, stray, evidence)
+                now_ms = self._clock.wall_ms()
+                work = partial(self._manager.remove_stray, stray, evidence, now_ms=now_ms)
                 self._say(await self._blocking.run(work))
-            except OSError as error:
+            except (TailraceError, OSError) as error:
                 failures[stray.partition] = _as_ours(error)
         return failures
 
+    async def expire_strays(self, now_ms: int | None, retention_ms: int) -> int:
+        """Remove strays that were kept for long enough by a time that is believed; says how many.
+
+        Without a time none is removed, and for none does the time begin that it is kept.
+        """
+        removed = 0
+        found = await self._blocking.run(self._manager.strays)
+        for stray in found:
+            if now_ms is None:
+                break
+            try:
+                await self._blocking.run(partial(self._manager.keep_stray_from, stray, now_ms))
+                evidence = stray.expiry(
+                    cluster_id=self._cluster_id(), now_ms=now_ms, retention_ms=retention_ms
+                )
+                if evidence is not None:
+                    work = partial(self._manager.remove_stray, stray, evidence, now_ms=now_ms)
+                    self._say(await self._blocking.run(work))
+                    removed += 1
+            except (TailraceError, OSError) as error:
+                self._say(f"{stray.path}: not removed now: {error}")
+        if found or self.strays.replicas:
+            self.strays = await self._blocking.run(self._count_strays)
+        return removed
+
+    def _count_strays(self) -> StrayTotals:
+        sizes = [self._manager.stray_bytes(each) for each in self._manager.strays()]
+        return StrayTotals(len(sizes), sum(sizes))
+
     def _discard(self, partitions: Mapping[TopicPartition, RemovalEvidence]) -> None:
-        self._discarded += self._manager.discard(partitions)
+        self._discarded += self._manager.discard(partitions, now_ms=self._clock.wall_ms())
 
     async def _to_its_end(self, work: Callable[[], None]) -> None:
         """Wait for work also when nobody waits for us any more: no other order may begin before."""
@@ -302,15 +358,17 @@ class ReplicaLogs:
         if is_headless and order.state.leader == NO_LEADER:
             # What is left of it may be all there is: nobody could fill it anew.
             self._wait_for_a_person(order, error)
-        work = partial(manager.reopen, partition, now_ms=now_ms)
+        evidence = self._filling(order)
+        work = partial(manager.reopen, partition, evidence, now_ms=now_ms)
         if is_damaged:
             anew = order.state.leader != self._broker_id
-            work = partial(manager.repair, partition, now_ms=now_ms, anew=anew)
+            work = partial(manager.repair, partition, evidence, now_ms=now_ms, anew=anew)
         report = await self._blocking.run(work)
         await self._forget_doubt(partition)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
-        self._say(f"{partition}: opened anew, {'; '.join(report.mended + report.cut)}")
+        did = "; ".join(report.mended + report.cut)
+        self._say(f"{partition}: opened anew, {did}: {evidence}")
 
     async def _forget_doubt(self, partition: TopicPartition) -> None:
         """Nobody counts on what an opening cut off: a restart need not tell of it again."""

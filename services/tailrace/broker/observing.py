@@ -106,6 +106,8 @@ class ObservedBroker:
             compaction_read_bytes=cleaning.bytes_before if cleaning is not None else 0,
             compaction_written_bytes=cleaning.bytes_after if cleaning is not None else 0,
             is_compacting=cleaning is not None and cleaning.now_cleaning is not None,
+            strays=replicas.strays.replicas,
+            stray_bytes=replicas.strays.size_bytes,
         )
 
 

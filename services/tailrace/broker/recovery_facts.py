@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -17,6 +18,7 @@ from tailrace.broker.replicas import Replicas
 from tailrace.errors import TailraceError, Unreachable
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
+from tailrace.log.strays import Stray
 from tailrace.meta.copies import encode_copy
 from tailrace.meta.shard_producers import PRODUCER_ID_BASE
 from tailrace.model import Offset, TopicPartition
@@ -68,7 +70,7 @@ class RecoveryFactsService:
         )
         try:
             await stream.send(pb.ReadRecoveryFactsResponse(broker=about))
-            found = iter(self._facts())
+            found = iter([*self._facts(), *await self._strays()])
             while part := list(islice(found, REPLICAS_PER_MESSAGE)):
                 await stream.send(pb.ReadRecoveryFactsResponse(replicas=part))
             copier = self._copier()
@@ -93,6 +95,34 @@ class RecoveryFactsService:
             if partition not in manager.logs:
                 found.append(self._damaged(partition, error, stored.get(partition, Offset(0))))
         return found
+
+    async def _strays(self) -> list[pb.RecoveryReplica]:
+        """Those that were set aside, with how far their records go."""
+        manager = self._manager
+        found = await self._blocking.run(manager.strays)
+        return [await self._blocking.run(partial(self._stray, each)) for each in found]
+
+    def _stray(self, stray: Stray) -> pb.RecoveryReplica:
+        about = pb.RecoveryReplica(
+            partition=to_partition(stray.partition),
+            topic_id=stray.topic_id or "",
+            led_epoch=-1,
+            log_end=-1,
+            last_epoch=-1,
+            stray=True,
+        )
+        note = stray.note
+        if note is None:
+            about.problem = "what was known of it when it was set aside cannot be read"
+            return about
+        about.log_start, about.high_watermark = note.log_start, note.high_watermark
+        try:
+            extent = self._manager.stray_extent(stray)
+        except (OSError, TailraceError) as error:
+            about.problem = f"its records cannot be read: {error}"
+            return about
+        about.log_end, about.last_epoch = extent.log_end, extent.last_epoch
+        return about
 
     def _sound(
         self, partition: TopicPartition, log: PartitionLog, stored: Offset

@@ -37,7 +37,7 @@ from tailrace.broker.leader_links import (
 )
 from tailrace.broker.live import LiveSettings
 from tailrace.broker.log_reads import LogReads
-from tailrace.broker.logs import ReplicaLogs
+from tailrace.broker.logs import ReplicaLogs, StrayTotals
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.throttle import Throttle
 from tailrace.broker.waiting import Waiting
@@ -62,7 +62,8 @@ from tailrace.errors import (
     error_for,
 )
 from tailrace.log.admission import BatchResult, BodyVerdict
-from tailrace.log.evidence import LeaderDiverged
+from tailrace.log.deletions import DeletionKind
+from tailrace.log.evidence import CutEvidence, LeaderDiverged, LogStartMoved, NothingHeld
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
 from tailrace.meta.copies import ReplicaOrderRecord
@@ -159,7 +160,14 @@ class Replicas:
         # Of replicas that are not served now: what they last knew, newer than the files.
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self.broker_id = me = BrokerId(settings.broker_id)
-        self._logs = ReplicaLogs(manager, me, blocking=blocking, clock=clock, say=say)
+        self._logs = ReplicaLogs(
+            manager,
+            me,
+            blocking=blocking,
+            clock=clock,
+            say=say,
+            cluster_id=lambda: identity()[0],
+        )
         self._isr_store = IsrStore(
             store, me, identity, tell=self._handle, say=say, counts=self.counts
         )
@@ -240,10 +248,38 @@ class Replicas:
     def delete_records(self, hosted: Hosted, offset: int) -> None:
         """Give up what is below an offset that is committed; followers are told."""
         epoch = max(int(hosted.machine.leader_epoch), 0)
-        cause = LogStartCause(DELETE_RECORDS, epoch, offset)
-        hosted.log.advance_log_start(offset, cause=cause, aside=self._removed)
+        cause, before = LogStartCause(DELETE_RECORDS, epoch, offset), hosted.log.log_start
+        hosted.log.advance_log_start(offset, cause, aside=self._removed)
+        self.note_log_start(hosted, before)
         hosted.mark_followers()
         hosted.mark_fetchers()
+
+    def note_log_start(self, hosted: Hosted, before: int) -> None:
+        """Put on record that a log begins later than before, and why."""
+        log, cause, machine = hosted.log, hosted.log.start_cause, hosted.machine
+        if log.log_start <= before or cause is None:
+            return
+        evidence = LogStartMoved(
+            kind=cause.kind,
+            leader_epoch=cause.leader_epoch,
+            offset=cause.offset,
+            leader=machine.leader,
+        )
+        self.counts.log_starts_moved += 1
+        self._note(hosted, DeletionKind.LOG_START, evidence, before, log.log_start)
+
+    def _note(
+        self, hosted: Hosted, kind: DeletionKind, evidence: CutEvidence, start: int, end: int
+    ) -> None:
+        self._manager.note(
+            kind,
+            hosted.partition,
+            evidence,
+            now_ms=self._clock.wall_ms(),
+            topic_id=hosted.topic_id,
+            from_offset=start,
+            to_offset=end,
+        )
 
     def disk_error(self, hosted: Hosted, error: TailraceError | OSError) -> TailraceError:
         """A call on a log met its disk: draw the conclusions, and say what a client is told."""
@@ -343,11 +379,23 @@ class Replicas:
                         high_watermark=self._high_watermarks.get(partition, 0),
                     )
                     self._high_watermarks.pop(partition, None)
+                    self.counts.replicas_set_aside += 1
             except TailraceError as error:
                 failures[partition] = error
             except OSError as error:
                 failures[partition] = StorageError(str(error))
         return failures
+
+    async def expire_strays(self, now_ms: int | None, retention_ms: int) -> None:
+        """Remove what was set aside and kept for long enough; without a time nothing is."""
+        async with self._obeying:
+            removed = await self._logs.expire_strays(now_ms, retention_ms)
+        self.counts.strays_removed += removed
+
+    @property
+    def strays(self) -> StrayTotals:
+        """How much is set aside, as of the last look."""
+        return self._logs.strays
 
     def _stop(self, order: StopOrder) -> bool:
         hosted = self._hosted.get(order.partition)
@@ -646,8 +694,9 @@ class Replicas:
                 self._start_over(hosted, effect)
             case AdvanceLogStart():
                 # The leader tells again whenever we ask where we stand: no need to store it now.
-                to = min(effect.offset, hosted.log.log_end)
-                hosted.log.advance_log_start(to, cause=effect.cause, durable=False)
+                before, to = hosted.log.log_start, min(effect.offset, hosted.log.log_end)
+                hosted.log.advance_log_start(to, effect.cause, durable=False)
+                self.note_log_start(hosted, before)
             case KeepRecords() | GiveUpLead():
                 self._disagree(hosted, effect)
             case _:
@@ -765,9 +814,15 @@ class Replicas:
             self._sync(hosted)
 
     def _start_over(self, hosted: Hosted, effect: StartOverAt) -> None:
-        why = "it is empty" if effect.cause is None else str(effect.cause)
-        self._say(f"{hosted.partition}: starting over at {effect.offset}: {why}")
-        hosted.log.start_over_at(effect.offset, cause=effect.cause)
+        log, machine, cause = hosted.log, hosted.machine, effect.cause
+        before, is_covered = log.log_start, cause is not None and cause.offset >= effect.offset
+        if cause is not None and is_covered:
+            evidence: LogStartCause | NothingHeld = cause
+        else:
+            evidence = NothingHeld(leader=machine.leader, leader_epoch=machine.leader_epoch)
+        self._say(f"{hosted.partition}: starting over at {effect.offset}: {evidence}")
+        log.start_over_at(effect.offset, evidence)
+        self.note_log_start(hosted, before)
         self._truncated(hosted)
 
     def _truncate(self, hosted: Hosted, effect: TruncateLog) -> None:
@@ -777,16 +832,16 @@ class Replicas:
             leader_epoch=machine.leader_epoch,
             offset=effect.offset,
             high_watermark=machine.high_watermark,
-            unclean_epoch=machine.unclean_epoch,
+            unclean_epoch=machine.unclean_epoch if effect.below_high_watermark else 0,
+            merged=effect.merged,
         )
         self.counts.logs_cut += 1
         self._say(
             f"{hosted.partition}: cutting the log from {log.log_end} to {effect.offset}: {evidence}"
         )
-        if effect.offset < log.log_start:
-            log.start_over_at(effect.offset)
-        else:
-            log.truncate_to(effect.offset, now_ms=self._clock.wall_ms())
+        before = log.log_end
+        log.truncate_to(effect.offset, evidence, now_ms=self._clock.wall_ms())
+        self._note(hosted, DeletionKind.LOG_END, evidence, log.log_end, before)
         self._truncated(hosted)
 
     def _truncated(self, hosted: Hosted) -> None:

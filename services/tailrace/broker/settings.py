@@ -52,6 +52,8 @@ class BrokerSettings:
     scrub_io_bytes_per_s: int = 8 * _MIB
     # A wall clock that has jumped ahead, or was just met, is believed after so long.
     retention_clock_settle_ms: int = 600_000
+    # A replica that was set aside is kept for so long; -1: until a person says otherwise.
+    stray_retention_ms: int = 7 * 24 * 60 * 60 * 1_000
     # Bytes of produce requests that wait for their replicas, over all connections and in one.
     produce_bytes_max: int = 256 * _MIB
     connection_bytes_max: int = 64 * _MIB

@@ -14,9 +14,9 @@ from enum import IntEnum
 from statistics import median_low
 from typing import Any, Final, NamedTuple
 
-from tailrace.cli.formatting import counted, size
+from tailrace.cli.formatting import counted, iso_time, size
 from tailrace.client.describing import Health, PartitionDescription, TopicDescription
-from tailrace.client.diagnosing import BrokerCondition
+from tailrace.client.diagnosing import BrokerCondition, StrayReplica
 from tailrace.client.metadata import ClusterPicture
 from tailrace.client.moving import Phase, Progress
 from tailrace.client.operations import BrokerState
@@ -91,6 +91,8 @@ class ClusterFacts:
     etcd: Mapping[str, str] | None = None
     # Coordinators that are registered and did not answer here.
     silent_coordinators: Mapping[int, str] = field(default_factory=dict)
+    # By broker: what it has set aside, or why it does not answer.
+    strays: Mapping[int, tuple[StrayReplica, ...] | TailraceError] = field(default_factory=dict)
 
 
 Check = Callable[[ClusterFacts], Iterator[Finding]]
@@ -565,6 +567,31 @@ def _groups(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def _strays(facts: ClusterFacts) -> Iterator[Finding]:
+    found = [
+        each
+        for _, told in sorted(facts.strays.items())
+        if not isinstance(told, TailraceError)
+        for each in told
+    ]
+    if not found:
+        return
+    brokers = sorted({each.broker for each in found})
+    total = sum(each.size_bytes for each in found)
+    soonest = min((each.kept_until_ms for each in found if each.kept_until_ms >= 0), default=-1)
+    until = f"; the first goes at {iso_time(soonest)}" if soonest >= 0 else ""
+    yield Finding(
+        "strays",
+        Severity.WARNING,
+        f"{counted(len(found), 'replica')} ({size(total)}) set aside on "
+        f"{named(f'broker {each}' for each in brokers)}: of "
+        f"{named(dict.fromkeys(str(each.partition) for each in found))}, which the metadata store "
+        f"does not know as theirs{until}",
+        "`tailrace brokers strays` lists them. Is the store an older copy? Then take "
+        "them back (`tailrace brokers strays --help`, docs/deletions.md) before they expire",
+    )
+
+
 CHECKS: Final[tuple[tuple[str, Check], ...]] = (
     ("bootstrap", _bootstrap),
     ("controller", _controller),
@@ -578,6 +605,7 @@ CHECKS: Final[tuple[tuple[str, Check], ...]] = (
     ("leaders", _leaders),
     ("reassignments", _reassignments),
     ("groups", _groups),
+    ("strays", _strays),
 )
 
 WELL: Final[Mapping[str, str]] = {
@@ -593,4 +621,5 @@ WELL: Final[Mapping[str, str]] = {
     "leaders": "leaderships are spread evenly",
     "reassignments": "no replica is on the move",
     "groups": "every shard of groups has a coordinator that answers",
+    "strays": "no replica is set aside",
 }

@@ -152,6 +152,7 @@ async def _facts(
 ) -> ClusterFacts:
     picture = await admin.picture()
     conditions = await admin.diagnose_brokers()
+    strays = await admin.describe_strays()
     brokers, moves, problem = None, None, ""
     try:
         brokers = await admin.describe_brokers()
@@ -168,6 +169,7 @@ async def _facts(
             if not topic.deleting
         ),
         conditions=conditions,
+        strays=strays,
         brokers=brokers,
         problem=problem,
         moves=moves,

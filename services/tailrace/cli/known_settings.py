@@ -162,6 +162,12 @@ _BROKER: Final = (
         "a clock that jumped ahead, or was just met, makes nothing old until it is steady so long",
     ),
     Own(
+        "stray.retention.ms",
+        "stray_retention_ms",
+        Whole(-1),
+        "how long a replica that was set aside is kept; -1: until a person says otherwise",
+    ),
+    Own(
         "log.cleaner.backoff.ms",
         "cleaner_backoff_ms",
         Whole(),

@@ -262,6 +262,31 @@ def describe_broker(
     operating.describe_broker(asking, broker)
 
 
+@brokers_app.command("strays", epilog=CODES)
+@asks
+def list_strays(
+    broker: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="BROKER",
+            min=0,
+            max=INT32_MAX,
+            help="All, unless one is named.",
+            autocompletion=complete_brokers,
+        ),
+    ] = None,
+    *,
+    asking: Asking,
+) -> None:
+    """List replicas that were set aside: nobody wants them, and nothing proves that they may go.
+
+    Each is kept for stray.retention.ms. Its topic is one that the metadata store does not know.
+    """
+    from tailrace.cli import strays  # noqa: PLC0415
+
+    strays.list_strays(asking, broker)
+
+
 @brokers_app.command("cordon", epilog=CODES)
 @asks
 def cordon_broker(

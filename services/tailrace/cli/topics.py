@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
@@ -27,10 +27,14 @@ from tailrace.client.describing import (
     PartitionDescription,
     TopicDescription,
 )
-from tailrace.errors import InvalidConfig, TailraceError, TopicExists
+from tailrace.client.diagnosing import DeletionRecord
+from tailrace.errors import InvalidConfig, TailraceError, TopicExists, UnknownTopic
 from tailrace.meta.keys import LeaderChange, SettingsChange
+from tailrace.model import TopicPartition
 
 COMPLETION_TIMEOUT_S: Final = 1.0
+# Of each broker, by `explain`: the newest deletions and cuts of the partition.
+DELETIONS_SHOWN: Final = 20
 
 _BAD: Final = {
     Health.OFFLINE: "bold red",
@@ -143,21 +147,56 @@ def describe_cluster(asking: Asking) -> None:
 
 
 def explain(asking: Asking, topic: str, partition: int) -> None:
-    async def ask(
-        admin: AdminCore,
-    ) -> tuple[TopicDescription, list[LeaderChange], list[SettingsChange]]:
-        changes = await admin.explain(topic, partition)
-        settings = await admin.explain_settings(topic)
-        return await admin.describe_topic(topic), changes, settings
+    async def deletions(admin: AdminCore) -> list[DeletionRecord]:
+        wanted = [TopicPartition(topic, partition)]
+        went = await admin.describe_deletions(wanted, limit=DELETIONS_SHOWN)
+        for broker, told in sorted(went.items()):
+            if isinstance(told, TailraceError):
+                warn(f"what broker {broker} deleted is not known: {told}")
+        found = [each for told in went.values() if isinstance(told, tuple) for each in told]
+        return sorted(found, key=lambda each: -each.at_ms)
 
-    described, changes, settings = asking.ask(ask)
-    if asking.as_json:
+    async def ask(admin: AdminCore) -> _Explanation | list[DeletionRecord]:
+        try:
+            described = await admin.describe_topic(topic)
+            changes = await admin.explain(topic, partition)
+        except UnknownTopic:
+            # A topic that was deleted is the one of which people want to know where it went.
+            found = await deletions(admin)
+            if not found:
+                raise
+            return found
+        settings = await admin.explain_settings(topic)
+        return _Explanation(described, changes, settings, await deletions(admin))
+
+    told = asking.ask(ask)
+    if isinstance(told, _Explanation):
+        _print_explanation(told, topic, partition, as_json=asking.as_json)
+    elif asking.as_json:
+        line = {"topic": topic, "partition": partition, "gone": True}
+        print_json({**line, "deletions": [each.as_dict() for each in told]})
+    else:
+        stdout_console().print(f"There is no topic {safe(topic)} any more.", markup=False)
+        _print_deletions(told)
+
+
+class _Explanation(NamedTuple):
+    described: TopicDescription
+    changes: list[LeaderChange]
+    settings: list[SettingsChange]
+    deletions: list[DeletionRecord]
+
+
+def _print_explanation(told: _Explanation, topic: str, partition: int, *, as_json: bool) -> None:
+    described, changes, settings, deletions = told
+    if as_json:
         print_json(
             {
                 **described.partitions[partition].as_dict(),
                 "topic": topic,
                 "changes": [_change_dict(each) for each in changes],
                 "settings": [_settings_dict(each) for each in settings],
+                "deletions": [each.as_dict() for each in deletions],
             }
         )
         return
@@ -176,6 +215,28 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
             markup=False,
             soft_wrap=True,
         )
+    _print_deletions(deletions)
+
+
+def _print_deletions(deletions: Iterable[DeletionRecord]) -> None:
+    for line in deletions:
+        stdout_console().print(_deletion_line(line), markup=False, soft_wrap=True)
+
+
+def _deletion_line(line: DeletionRecord) -> str:
+    what = {
+        "replica": "deleted the replica",
+        "stray": "removed a replica that was set aside",
+        "set-aside": "set the replica aside",
+        "log-start": "gave up records",
+        "log-end": "cut records off",
+        "repair": "gave up what it could not vouch for",
+    }.get(line.kind, line.kind)
+    span = ""
+    if line.from_offset >= 0:
+        span = f" from {line.from_offset}"
+        span += f" to {line.to_offset - 1}" if line.to_offset > line.from_offset else " on"
+    return f"{iso_time(line.at_ms)}  broker {line.broker} {what}{span}: {safe(line.why)}"
 
 
 def _settings_dict(change: SettingsChange) -> dict[str, Any]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
 
 from tailrace.client.asking import Asking
 from tailrace.client.metadata import ClusterPicture
 from tailrace.errors import TailraceError
+from tailrace.model import TopicPartition
 from tailrace.transport import methods
+from tailrace.transport.rpc import Method
+from tailrace.transport.wire import from_partition, to_partition
 from tailrace.v1 import broker_pb2
 
 # One broker that is silent must not use up the time of all questions.
 DIAGNOSE_MS: Final = 3_000
+# How far strays go is read from their segments.
+DESCRIBE_MS: Final = 10_000
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,50 @@ class BrokerCondition:
     lease_ttl_ms: int
     open_files: int
     open_files_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayReplica:
+    """A replica that a broker has set aside; times and offsets are -1 where nobody knows."""
+
+    broker: int
+    folder: str
+    name: str
+    partition: TopicPartition
+    topic_id: str
+    size_bytes: int
+    log_start: int
+    log_end: int
+    high_watermark: int
+    last_epoch: int
+    since_ms: int
+    kept_until_ms: int
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        topic, number = self.partition
+        return {**asdict(self), "topic": topic, "partition": number}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionRecord:
+    """Something that a broker deleted, cut or set aside, and what proved that it may."""
+
+    broker: int
+    at_ms: int
+    partition: TopicPartition
+    topic_id: str
+    kind: str
+    from_offset: int
+    to_offset: int
+    evidence: str
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        topic, number = self.partition
+        return {**asdict(self), "topic": topic, "partition": number}
 
 
 class Diagnosing(Asking):
@@ -55,6 +107,60 @@ class Diagnosing(Asking):
         limit_ms = min(self._timeout_ms if timeout_ms is None else timeout_ms, DIAGNOSE_MS)
         asked = [self._diagnose(address, limit_ms) for address in picture.brokers.values()]
         return dict(zip(picture.brokers, await asyncio.gather(*asked), strict=True))
+
+    async def describe_strays(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, tuple[StrayReplica, ...] | TailraceError]:
+        """What each broker has set aside; of one that does not answer, why."""
+        asked = await self._ask_each(
+            methods.BROKER_DESCRIBE_STRAYS, broker_pb2.DescribeStraysRequest(), brokers, timeout_ms
+        )
+        return {
+            broker: answer if isinstance(answer, TailraceError) else _strays(broker, answer)
+            for broker, answer in asked.items()
+        }
+
+    async def describe_deletions(
+        self,
+        partitions: Iterable[TopicPartition] = (),
+        *,
+        limit: int = 0,
+        timeout_ms: int | None = None,
+    ) -> dict[int, tuple[DeletionRecord, ...] | TailraceError]:
+        """What went of these partitions (of all, when none is named) on each broker, and why."""
+        request = broker_pb2.DescribeDeletionsRequest(
+            partitions=[to_partition(each) for each in partitions], limit=limit
+        )
+        asked = await self._ask_each(methods.BROKER_DESCRIBE_DELETIONS, request, None, timeout_ms)
+        return {
+            broker: answer if isinstance(answer, TailraceError) else _deletions(broker, answer)
+            for broker, answer in asked.items()
+        }
+
+    async def _ask_each(
+        self,
+        method: Method[Any, R],
+        request: Any,
+        brokers: Iterable[int] | None,
+        timeout_ms: int | None,
+    ) -> dict[int, R | TailraceError]:
+        """Every registered broker is asked, all at once; of one that does not answer, why."""
+        picture = await self.picture(timeout_ms=timeout_ms)
+        limit_ms = min(self._timeout_ms if timeout_ms is None else timeout_ms, DESCRIBE_MS)
+        named = None if brokers is None else set(brokers)
+        wanted = [each for each in picture.brokers if named is None or each in named]
+
+        async def ask(address: str) -> R | TailraceError:
+            channel = self._network.channel(address)
+            try:
+                return await channel.call(method, request, timeout_ms=limit_ms)
+            except TailraceError as error:
+                return error
+            finally:
+                await channel.close()
+
+        answers = await asyncio.gather(*(ask(picture.brokers[each]) for each in wanted))
+        return dict(zip(wanted, answers, strict=True))
 
     async def _diagnose(self, address: str, limit_ms: int) -> BrokerCondition | TailraceError:
         channel = self._network.channel(address)
@@ -86,4 +192,44 @@ def condition_of(
         lease_ttl_ms=about.lease_ttl_ms,
         open_files=about.open_files,
         open_files_max=about.open_files_max,
+    )
+
+
+def _strays(broker: int, response: broker_pb2.DescribeStraysResponse) -> tuple[StrayReplica, ...]:
+    return tuple(
+        StrayReplica(
+            broker=broker,
+            folder=each.folder,
+            name=each.name,
+            partition=from_partition(each.partition),
+            topic_id=each.topic_id,
+            size_bytes=each.size_bytes,
+            log_start=each.log_start,
+            log_end=each.log_end,
+            high_watermark=each.high_watermark,
+            last_epoch=each.last_epoch,
+            since_ms=each.since_ms,
+            kept_until_ms=each.kept_until_ms,
+            why=each.why,
+        )
+        for each in response.strays
+    )
+
+
+def _deletions(
+    broker: int, response: broker_pb2.DescribeDeletionsResponse
+) -> tuple[DeletionRecord, ...]:
+    return tuple(
+        DeletionRecord(
+            broker=broker,
+            at_ms=each.at_ms,
+            partition=from_partition(each.partition),
+            topic_id=each.topic_id,
+            kind=each.kind,
+            from_offset=each.from_offset,
+            to_offset=each.to_offset,
+            evidence=each.evidence,
+            why=each.why,
+        )
+        for each in response.deletions
     )

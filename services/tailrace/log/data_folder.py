@@ -37,6 +37,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
+from tailrace.log.deletions import DeletionJournal
 from tailrace.log.facts import LogFacts
 from tailrace.log.files import Files, FolderLock
 from tailrace.log.log import PartitionLog
@@ -44,6 +45,8 @@ from tailrace.log.report import ManagerReport
 from tailrace.model import BrokerId, LogStartCause, Offset, TopicId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
+# The broker's copy of the cluster's metadata: not a file of a log, and written by others.
+METADATA_COPY_FILE: Final = "metadata-copy"
 DELETED_SUFFIX: Final = "-delete"
 # Another copy of a log, in a folder that was away while the log was made anew: for people.
 STRAY_SUFFIX: Final = "-stray"
@@ -87,6 +90,8 @@ class DataFolder:
         self.cleaned: dict[TopicPartition, Offset] = {}
         self.clean: CleanShutdown | None = None
         self.meta: MetaProperties | None = None
+        # What went from this folder, and why.
+        self.deletions = DeletionJournal(files, path)
         # Deletions that a crash interrupted, and that are done now.
         self.finished: set[TopicPartition] = set()
 
@@ -108,6 +113,7 @@ class DataFolder:
         self.topic_ids = dict(ids or {})
         self._stored_ids = dict(self.topic_ids)
         self.cleaned = self._load_offsets(CLEANED, report)
+        self.deletions.open()
         self._boot_id = self._files.boot_id()
         if not self.is_boot_confirmed:
             report.same_boot = False
@@ -307,6 +313,7 @@ class DataFolder:
                 self.store(LOG_START_CAUSES, causes)
                 self.start_causes, self.has_causes = causes, True
             self._store_topic_ids()
+        self.deletions.store()
 
     def _store_topic_ids(self) -> None:
         """A second copy of each topic's id, for the day on which the first cannot be read."""

@@ -35,6 +35,7 @@ from tailrace.errors import (
 from tailrace.log import time_lookup
 from tailrace.log.admission import Admission, BatchResult, BodyVerdict, validated
 from tailrace.log.checkpoints import LEADER_EPOCHS, encode, write_atomically
+from tailrace.log.evidence import LeaderDiverged, NothingHeld, cut_problem
 from tailrace.log.files import Buffer
 from tailrace.log.flushing import Flushes, FlushWork, mark_failed_sync, note_failed_sync
 from tailrace.log.producers import ProducerStates
@@ -259,26 +260,35 @@ class PartitionLog:
 
     # Cutting.
 
-    def truncate_to(self, offset: int, *, now_ms: int) -> bool:
-        """Remove `offset` and all after it (whole batches); durable on return."""
+    def truncate_to(self, offset: int, evidence: LeaderDiverged, *, now_ms: int) -> bool:
+        """Remove `offset` and all after it (whole batches); durable on return.
+
+        `evidence` is what proves that it may go; InvariantViolation when it does not.
+        """
         self._check_open()
         self._check_offset(offset)
         if offset >= self.log_end:
             return False
+        self._require(evidence, offset)
         if offset < self.log_start:
-            self.start_over_at(offset)
+            self.start_over_at(offset, evidence)
             return True
         with self._cutting():
             self._truncate(offset, now_ms)
         return True
 
-    def start_over_at(self, offset: int, *, cause: LogStartCause | None = None) -> None:
+    def start_over_at(
+        self, offset: int, evidence: LeaderDiverged | LogStartCause | NothingHeld
+    ) -> None:
         """Remove everything and go on, empty, at `offset`; durable on return.
 
-        `cause`: why it may begin there, when that is not where it began before.
+        `evidence` is what proves that it may go: the leader has another log there, or gave up all
+        below, or there is nothing. InvariantViolation when it does not.
         """
         self._check_open()
         self._check_offset(offset)
+        self._require(evidence, offset)
+        cause = evidence if isinstance(evidence, LogStartCause) else None
         with self._cutting():
             # A crash may leave any part of the log, or an empty one at the stored log start: what
             # was given up must not show again.
@@ -300,21 +310,23 @@ class PartitionLog:
     def advance_log_start(
         self,
         offset: int,
+        cause: LogStartCause,
         *,
-        cause: LogStartCause | None = None,
         durable: bool = True,
         aside: list[str] | None = None,
     ) -> int:
         """Give up everything below `offset`; return how many segments went. Durable on return.
 
-        Not `durable` is for who will be told again: nothing is removed then, and `drop_given_up`
-        does that later. For `aside` see `enforce_retention`.
+        `cause` is what proves that it may go, and is stored with the log start. Not `durable` is
+        for who will be told again: nothing is removed then, and `drop_given_up` does that later.
+        For `aside` see `enforce_retention`.
         """
         self._check_open()
         if offset > self.log_end:
             raise OffsetOutOfRange(offset, log_start=self.log_start, log_end=self.log_end)
         if offset <= self.log_start:
             return 0
+        self._require(cause, offset)
         if offset == self.log_end:
             # Nothing of the active segment is left: its room must not wait for the next records.
             # Without room for a new one it does.
@@ -322,8 +334,7 @@ class PartitionLog:
                 self.roll()
         if durable:
             self._store_log_start(offset, cause)
-        self.log_start = offset
-        self.start_cause = cause or self.start_cause
+        self.log_start, self.start_cause = offset, cause
         if self.epochs.truncate_start(offset):
             self._flushes.epochs.note()
         return self.drop_given_up(aside=aside) if durable else 0
@@ -535,6 +546,22 @@ class PartitionLog:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise LogClosed(f"the log of {self.partition} takes no more calls: {self._closed}")
+
+    def _require(self, evidence: LeaderDiverged | LogStartCause | NothingHeld, offset: int) -> None:
+        """Nothing is cut without evidence that it may be."""
+        problem = ""
+        match evidence:
+            case LeaderDiverged():
+                problem = cut_problem(evidence, offset, last_epoch=self.last_epoch)
+            case LogStartCause():
+                if evidence.offset < offset:
+                    problem = f"that gave up what is below {evidence.offset}"
+            case NothingHeld():
+                problem = "it holds records" if self.last_epoch >= 0 else ""
+        if problem:
+            raise InvariantViolation(
+                f"{self.partition} is not cut at {offset}: {problem} ({evidence})"
+            )
 
     def _check_offset(self, offset: int) -> None:
         if offset < 0:

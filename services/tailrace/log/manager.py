@@ -18,6 +18,7 @@ from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
     CorruptCheckpoint,
     DamagedLog,
+    InvalidRequest,
     InvariantViolation,
     StorageError,
     TailraceError,
@@ -38,14 +39,24 @@ from tailrace.log.data_folder import (
     OffsetMap,
     PartitionCheckpoints,
 )
-from tailrace.log.evidence import NeverFinished, RemovalEvidence
+from tailrace.log.deletions import Deletion, DeletionKind
+from tailrace.log.evidence import (
+    Evidence,
+    FilledAnew,
+    NeverDurable,
+    NeverFinished,
+    RemovalEvidence,
+    SetAside,
+    filling_problem,
+    removal_problem,
+)
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files
 from tailrace.log.log import PartitionLog
 from tailrace.log.recovery import OpenReport, make_log, open_log
 from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
-from tailrace.log.strays import Stray, Strays
+from tailrace.log.strays import Stray, StrayExtent, Strays, bytes_of, extent_of
 from tailrace.log.swap import segment_bases
 from tailrace.model import LogStartCause, Offset, TopicId, TopicPartition
 
@@ -208,6 +219,8 @@ class LogManager:
         path, name = f"{folder.path}/{partition}", ""
         if self._files.exists(path):
             name = self._strays.add(folder, partition, topic_id, why=why, now_ms=now_ms)
+        kept = SetAside(name=name, why=why)
+        self.note(DeletionKind.SET_ASIDE, partition, kept, now_ms=now_ms, topic_id=topic_id)
         self.storage.cache.forget_folder(path)
         self.storage.failed_syncs.pop(path, None)
         folder.forget([partition])
@@ -219,11 +232,67 @@ class LogManager:
         """The replicas that were set aside."""
         return self._strays.list()
 
-    def remove_stray(self, stray: Stray, evidence: RemovalEvidence) -> str:
-        """Remove a replica that was set aside; says what was done, and why."""
-        self._files.remove_folder(stray.path)
-        self._files.sync_folder(stray.folder.path)
-        return f"removed {stray.path}: {evidence}"
+    def stray_extent(self, stray: Stray) -> StrayExtent:
+        """How far it goes; reads files, so not on a loop."""
+        return extent_of(self.storage, stray)
+
+    def stray_bytes(self, stray: Stray) -> int:
+        """Bytes of its segments."""
+        return bytes_of(self._files, stray)
+
+    def keep_stray_from(self, stray: Stray, now_ms: int) -> None:
+        """The time that it is kept begins now, unless it has begun before; `now_ms` is believed."""
+        self._strays.count_from(stray, now_ms)
+
+    def remove_stray(self, stray: Stray, evidence: RemovalEvidence, *, now_ms: int) -> str:
+        """Remove a replica that was set aside; says what was done, and why.
+
+        InvalidRequest when this is no evidence for it. What is removed is on record before it goes.
+        """
+        self._require(stray.partition, evidence, stray.topic_id)
+        size_bytes = self.stray_bytes(stray)
+        line = Deletion.of(
+            DeletionKind.STRAY,
+            stray.partition,
+            evidence,
+            now_ms=now_ms,
+            topic_id=stray.topic_id or "",
+        )
+        stray.folder.deletions.note(line)
+        stray.folder.deletions.store()
+        self._strays.remove(stray)
+        return f"removed {stray.path} of {size_bytes} bytes: {evidence}"
+
+    def deletions(self, partitions: Iterable[TopicPartition] = ()) -> list[Deletion]:
+        """What went of these partitions, of all when none is named, and why; the oldest first."""
+        wanted = list(partitions)
+        found = [line for each in self.healthy for line in each.deletions.entries(wanted)]
+        return sorted(found, key=lambda line: line.at_ms)
+
+    def note(
+        self,
+        kind: DeletionKind,
+        partition: TopicPartition,
+        evidence: Evidence,
+        *,
+        now_ms: int,
+        topic_id: str | None = "",
+        from_offset: int = -1,
+        to_offset: int = -1,
+    ) -> None:
+        """Put a deletion on record; it lasts from the next checkpoint of its folder on."""
+        folder = self._folder_of.get(partition)
+        if folder is not None:
+            line = Deletion.of(
+                kind,
+                partition,
+                evidence,
+                now_ms=now_ms,
+                topic_id=topic_id or "",
+                from_offset=from_offset,
+                to_offset=to_offset,
+            )
+            folder.deletions.note(line)
 
     def is_of(self, partition: TopicPartition, topic_id: str) -> bool:
         """Whether there is a log of this topic (empty: of any), or a rest that `discard` left."""
@@ -233,30 +302,54 @@ class LogManager:
         is_rest = not self._files.exists(f"{folder.path}/{partition}")
         return is_rest or self.topic_id(partition) == topic_id
 
-    def repair(self, partition: TopicPartition, *, now_ms: int, anew: bool = True) -> OpenReport:
+    def repair(
+        self,
+        partition: TopicPartition,
+        evidence: FilledAnew,
+        *,
+        now_ms: int,
+        anew: bool = True,
+    ) -> OpenReport:
         """Open a damaged log with what is whole of it; the rest must come from the leader.
 
-        Not `anew`: nobody has the rest, so that a log without its beginning stays as it is.
+        `evidence` says that nobody counts on the rest; InvalidRequest when it does not. Not `anew`:
+        nobody has the rest, so that a log without its beginning stays as it is.
         """
-        return self._open_again(partition, now_ms, accept_loss=True, anew=anew)
+        self._require_filling(partition, evidence)
+        return self._open_again(partition, now_ms, evidence, accept_loss=True, anew=anew)
 
-    def reopen(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
-        """Open a log anew that a failed sync or cut has stopped: what was not durable goes."""
-        return self._open_again(partition, now_ms, accept_loss=False)
+    def reopen(self, partition: TopicPartition, evidence: FilledAnew, *, now_ms: int) -> OpenReport:
+        """Open a log anew that a failed sync or cut has stopped: what was not durable goes.
 
-    def delete(self, partition: TopicPartition, evidence: RemovalEvidence) -> None:
+        `evidence` says that nobody counts on that; InvalidRequest when it does not.
+        """
+        self._require_filling(partition, evidence)
+        return self._open_again(partition, now_ms, evidence, accept_loss=False)
+
+    def delete(
+        self, partition: TopicPartition, evidence: RemovalEvidence, *, now_ms: int = 0
+    ) -> None:
         """Remove a partition: all that `discard` begins."""
-        self.remove(self.discard({partition: evidence}))
+        self.remove(self.discard({partition: evidence}, now_ms=now_ms))
 
-    def discard(self, partitions: Mapping[TopicPartition, RemovalEvidence]) -> list[str]:
+    def discard(
+        self, partitions: Mapping[TopicPartition, RemovalEvidence], *, now_ms: int = 0
+    ) -> list[str]:
         """Give partitions of one folder up for good; what is left on disk is for `remove`.
 
-        Each with what proves that it may go.
+        Each with what proves that it may go; InvalidRequest, and nothing is given up, where it
+        does not. What goes is on record before it does.
 
         After an error the call can be repeated; logs up to the one that failed are closed. What is
         not removed then goes at the next start.
         """
         folder = self._folder_of[next(iter(partitions))]
+        ids = {each: self.topic_id(each) for each in partitions}
+        for partition, evidence in partitions.items():
+            self._require(partition, evidence, ids[partition])
+        for partition, evidence in partitions.items():
+            self._note_removal(folder, partition, evidence, ids[partition], now_ms)
+        folder.deletions.store()
         left = self._discard(folder, partitions)
         for partition in partitions:
             del self._folder_of[partition]
@@ -358,6 +451,35 @@ class LogManager:
             if not self.healthy:
                 raise
 
+    def _require(
+        self, partition: TopicPartition, evidence: RemovalEvidence, topic_id: TopicId | None
+    ) -> None:
+        cluster_id = self._identity.cluster_id
+        problem = removal_problem(evidence, cluster_id=cluster_id, topic_id=topic_id)
+        if problem:
+            raise InvalidRequest(f"{partition} is not deleted: {problem} ({evidence})")
+
+    def _note_removal(
+        self,
+        folder: DataFolder,
+        partition: TopicPartition,
+        evidence: RemovalEvidence,
+        topic_id: TopicId | None,
+        now_ms: int,
+    ) -> None:
+        log = self.logs.get(partition)
+        start, end = (-1, -1) if log is None else (log.log_start, log.log_end)
+        line = Deletion.of(
+            DeletionKind.REPLICA,
+            partition,
+            evidence,
+            now_ms=now_ms,
+            topic_id=topic_id or "",
+            from_offset=start,
+            to_offset=end,
+        )
+        folder.deletions.note(line)
+
     def _clear_way(self, folder: DataFolder, partition: TopicPartition, now_ms: int) -> None:
         """A creation or a removal that failed half-way left a folder, or somebody put one there."""
         path = f"{folder.path}/{partition}"
@@ -365,6 +487,8 @@ class LogManager:
             why = "it was found where a new log was to be made"
             self._strays.add(folder, partition, self._id_in(path), why=why, now_ms=now_ms)
         elif self._files.exists(path) or self._files.exists(path + DELETED_SUFFIX):
+            evidence = NeverFinished(folder=path)
+            self._note_removal(folder, partition, evidence, None, now_ms)
             self.remove(self._discard(folder, [partition]))
 
     def _take_back(self, stray: Stray, now_ms: int) -> PartitionLog:
@@ -431,8 +555,25 @@ class LogManager:
         latest = max((int(each.epoch) for each in entries), default=-1)
         return latest, folder.recovery_points.get(partition, 0)
 
+    def _require_filling(self, partition: TopicPartition, evidence: FilledAnew) -> None:
+        log, folder = self.logs.get(partition), self._folder_of[partition]
+        problem = filling_problem(
+            evidence,
+            cluster_id=self._identity.cluster_id,
+            topic_id=self.topic_id(partition),
+            last_epoch=self._age(folder, partition)[0] if log is None else log.epochs.latest,
+        )
+        if problem:
+            raise InvalidRequest(f"{partition} is not opened anew: {problem} ({evidence})")
+
     def _open_again(
-        self, partition: TopicPartition, now_ms: int, *, accept_loss: bool, anew: bool = False
+        self,
+        partition: TopicPartition,
+        now_ms: int,
+        evidence: FilledAnew,
+        *,
+        accept_loss: bool,
+        anew: bool = False,
     ) -> OpenReport:
         folder = self._folder_of[partition]
         log = self.logs.pop(partition, None)
@@ -445,7 +586,20 @@ class LogManager:
         if topic_id is not None and not self._files.exists(f"{folder.path}/{partition}"):
             # Its folder is gone, and is made anew, empty.
             self.adopt(partition, topic_id)
-        _, report = self._open_log(folder, partition, now_ms, accept_loss=accept_loss, anew=anew)
+        end = folder.had_records(partition) if log is None else log.log_end
+        again, report = self._open_log(
+            folder, partition, now_ms, accept_loss=accept_loss, anew=anew
+        )
+        if again.log_end < end or report.cut:
+            self.note(
+                DeletionKind.REPAIR,
+                partition,
+                evidence,
+                now_ms=now_ms,
+                topic_id=evidence.topic_id,
+                from_offset=again.log_end,
+                to_offset=max(end, again.log_end),
+            )
         with suppress(OSError):
             # The log is open. An older checkpoint costs the next opening time, no more.
             folder.checkpoint()
@@ -531,6 +685,7 @@ class LogManager:
             return
         # Its creation was interrupted before anyone could know of it.
         evidence = NeverFinished(folder=f"{folder.path}/{partition}")
+        self._note_removal(folder, partition, evidence, None, now_ms)
         self._files.remove_folder(evidence.folder)
         del self._folder_of[partition]
         report.notes.append(f"removed {partition}: {evidence}")
@@ -610,6 +765,17 @@ class LogManager:
             facts=folder.facts(partition)._replace(anew=anew),
             progress=lambda offset: folder.raise_recovery_point(partition, offset),
         )
+        if report.cut and not accept_loss:
+            unsynced = NeverDurable(recovery_point=report.recovery_point, problem=report.cut[-1])
+            line = Deletion.of(
+                DeletionKind.LOG_END,
+                partition,
+                unsynced,
+                now_ms=now_ms,
+                topic_id=folder.topic_ids.get(partition, ""),
+                from_offset=log.log_end,
+            )
+            folder.deletions.note(line)
         if folder.cleaned.get(partition, 0) > log.log_end:
             # It was cut below that. What is appended there next was never compacted: taken for
             # clean, its tombstones would go before the records that they delete.

@@ -66,6 +66,8 @@ class OpenReport:
     doubt: str = ""
     """What this opening or an earlier one cut off, as long as the cluster may not know of it."""
     mended: list[str] = field(default_factory=list)
+    recovery_point: int = 0
+    """Up to where it was known to be durable; what is cut without a word is above."""
 
 
 def open_log(
@@ -88,6 +90,7 @@ def open_log(
     opening.tidy()
     opening.report.doubt = noted_cut(storage.files, folder)
     limit = failed_sync_limit(storage, folder, recovery_point)
+    opening.report.recovery_point = recovery_point if limit is None else limit
     if limit is not None:
         checkpoints.lower_recovery_point(limit)
         # Not the lower of the two: all below the limit was durable, even if that was not stored.

@@ -2,20 +2,25 @@
 
 A stray is a log's folder under another name, `<topic>-<partition>.<topic id>-stray`, with a note in
 it: since when, why, and what the checkpoint files of the data folder said of the log. So it can be
-taken back as it was. It is kept for `stray.retention.ms`, counted from when it was set aside.
+taken back as it was. It is kept for `stray.retention.ms`, counted from the first moment after that
+at which the broker believed its clock: a clock that was wrong when the note was written makes
+nothing old. One without a note that can be read is kept until a person decides.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple
 
-from tailrace.errors import CorruptCheckpoint
+from tailrace.errors import CorruptBatch, CorruptCheckpoint
 from tailrace.log.checkpoints import PARTITION_METADATA, read_or_none, write_atomically
 from tailrace.log.data_folder import STRAY_SUFFIX, DataFolder
+from tailrace.log.evidence import StrayExpired
 from tailrace.log.files import Files
+from tailrace.log.segment import LOG_SUFFIX, Segment, Storage, segment_name
+from tailrace.log.swap import segment_bases
 from tailrace.model import LOG_START_KINDS, LogStartCause, Offset, TopicId, TopicPartition
 from tailrace.record.codec import crc32c
 
@@ -36,6 +41,8 @@ class StrayNote:
     high_watermark: int = 0
     # The cause of the log start: kind, epoch and offset.
     start_cause: tuple[str, int, int] | None = None
+    # From when on it is kept for so long: the first time after `since_ms` that was believed.
+    kept_from_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,37 @@ class Stray:
     @property
     def path(self) -> str:
         return f"{self.folder.path}/{self.name}"
+
+    def kept_until_ms(self, retention_ms: int) -> int | None:
+        """When it may go; None: nobody knows yet, or only a person says so."""
+        if self.note is None or self.note.kept_from_ms is None or retention_ms < 0:
+            return None
+        return self.note.kept_from_ms + retention_ms
+
+    def expiry(self, *, cluster_id: str, now_ms: int, retention_ms: int) -> StrayExpired | None:
+        """What proves that it has been kept for long enough; None: it has not.
+
+        `now_ms` is a time that is believed.
+        """
+        until_ms = self.kept_until_ms(retention_ms)
+        if self.note is None or until_ms is None or now_ms < until_ms:
+            return None
+        return StrayExpired(
+            cluster_id=cluster_id,
+            topic_id=self.topic_id or "",
+            set_aside_ms=self.note.since_ms,
+            kept_from_ms=until_ms - retention_ms,
+            now_ms=now_ms,
+            retention_ms=retention_ms,
+        )
+
+
+class StrayExtent(NamedTuple):
+    """What the segments of a stray hold; -1: no record can be read."""
+
+    size_bytes: int
+    log_end: int
+    last_epoch: int
 
 
 class Strays:
@@ -80,7 +118,7 @@ class Strays:
             start_cause=None if cause is None else (cause.kind, cause.leader_epoch, cause.offset),
         )
         path = f"{folder.path}/{partition}"
-        write_atomically(self._files, f"{path}/{NOTE_FILE}", encode_note(note), durable=True)
+        self._write_note(path, note)
         name = self._free_name(folder, f"{partition}.{topic_id or UNKNOWN_ID}")
         self._files.rename(path, f"{folder.path}/{name}")
         self._files.sync_folder(folder.path)
@@ -127,6 +165,21 @@ class Strays:
         self._files.rename(stray.path, path)
         self._files.sync_folder(folder.path)
         self._files.remove(f"{path}/{NOTE_FILE}")
+
+    def count_from(self, stray: Stray, now_ms: int) -> None:
+        """Keep it for so long from this time on, which is believed; what was noted before stays."""
+        if stray.note is None or stray.note.kept_from_ms is not None:
+            return
+        note = replace(stray.note, kept_from_ms=now_ms)
+        self._write_note(stray.path, note)
+
+    def remove(self, stray: Stray) -> None:
+        """Remove all of it, for who has evidence that it may go; durable on return."""
+        self._files.remove_folder(stray.path)
+        self._files.sync_folder(stray.folder.path)
+
+    def _write_note(self, path: str, note: StrayNote) -> None:
+        write_atomically(self._files, f"{path}/{NOTE_FILE}", encode_note(note), durable=True)
 
     def _free_name(self, folder: DataFolder, stem: str) -> str:
         """One that no other stray has: what is set aside never replaces what was set aside."""
@@ -187,6 +240,8 @@ def decode_note(data: bytes) -> StrayNote | None:
     if cause is not None:
         is_sound = is_sound and len(cause) == _CAUSE_FIELDS and cause[0] in LOG_START_KINDS
         numbers += cause[1:]
+    if note.kept_from_ms is not None:
+        numbers.append(note.kept_from_ms)
     is_sound = is_sound and all(type(each) is int and each >= 0 for each in numbers)
     return note if is_sound else None
 
@@ -211,3 +266,50 @@ def partition_of(name: str) -> TopicPartition | None:
 
 def _since_ms(stray: Stray) -> int:
     return 0 if stray.note is None else stray.note.since_ms
+
+
+def bytes_of(files: Files, stray: Stray) -> int:
+    """Bytes of its segments."""
+    bases = segment_bases(files, stray.path)
+    return sum(files.size(f"{stray.path}/{segment_name(base, LOG_SUFFIX)}") for base in bases)
+
+
+def extent_of(storage: Storage, stray: Stray) -> StrayExtent:
+    """Read how far a stray goes; takes long where its indexes are gone, so not on the loop."""
+    files, path = storage.files, stray.path
+    bases = segment_bases(files, path)
+    sizes = {base: files.size(f"{path}/{segment_name(base, LOG_SUFFIX)}") for base in bases}
+    total = sum(sizes.values())
+    end = bases[-1] if bases else -1
+    try:
+        for base in reversed(bases):
+            found = _tail(storage, path, base, sizes[base])
+            if found is not None:
+                return StrayExtent(total, *found)
+    finally:
+        storage.cache.forget_folder(path)
+    return StrayExtent(total, end, -1)
+
+
+def _tail(storage: Storage, path: str, base: int, size: int) -> tuple[int, int] | None:
+    """Where the whole batches of a segment end, and the epoch of the last one; None: none is."""
+    segment = Segment(
+        storage, path, base, next_offset=base, size=size, index_interval_bytes=_INDEX_INTERVAL_BYTES
+    )
+    # A jump to the last entry of an index that fits; else from the start.
+    index = segment.load_index()
+    starts = [index.floor(_ANY_OFFSET)[1]] if index is not None else []
+    for start in dict.fromkeys([*starts, 0]):
+        found: tuple[int, int] | None = None
+        try:
+            for _, header in segment.walk(start):
+                found = header.next_offset, header.leader_epoch
+        except CorruptBatch:
+            pass
+        if found is not None:
+            return found
+    return None
+
+
+_INDEX_INTERVAL_BYTES: Final = 4096
+_ANY_OFFSET: Final = (1 << 31) - 1

@@ -137,6 +137,18 @@ REPLICAS_DELETED = counter(
     "replicas_deleted",
     "Replicas that were deleted, each because the store has it on record that they may go.",
 )
+REPLICAS_SET_ASIDE = counter(
+    "replicas_set_aside",
+    "Replicas that the metadata store does not know, and that were set aside: nothing was deleted.",
+)
+STRAYS_REMOVED = counter(
+    "strays_removed", "Replicas that were set aside and kept for stray.retention.ms: they are gone."
+)
+STRAYS = gauge("stray_replicas", "Replicas that are set aside (`tailrace brokers strays`).")
+STRAY_BYTES = gauge("stray_bytes", "Bytes of replicas that are set aside.")
+LOG_STARTS_MOVED = counter(
+    "log_starts_moved", "Times that a log gave up records for retention or by request."
+)
 LOGS_CUT = counter(
     "logs_cut", "Times that a follower cut its log because its leader has another one there."
 )
@@ -162,7 +174,8 @@ BROKER: Final = (
     *(PRODUCE_BYTES_MAX, PRODUCE_OVERLOADS, FETCH_BYTES, FETCH_BYTES_MAX, FETCH_WAITING),
     *(STREAMS, CUT_OFF, FLUSHES, FLUSH_FAILURES, CLEANED, CLEANED_READ, CLEANED_WRITTEN),
     *(CLEANING, DISK_FREE, DISK_TOTAL, DISK_UNFIT, DAMAGE_FOUND, KEPT_RECORDS, CONFLICTS),
-    *(REPLICAS_DELETED, LOGS_CUT),
+    *(REPLICAS_DELETED, LOGS_CUT, REPLICAS_SET_ASIDE, STRAYS_REMOVED, STRAYS, STRAY_BYTES),
+    *(LOG_STARTS_MOVED,),
 )
 
 
@@ -220,6 +233,8 @@ class BrokerView:
     compaction_read_bytes: int = 0
     compaction_written_bytes: int = 0
     is_compacting: bool = False
+    strays: int = 0
+    stray_bytes: int = 0
 
 
 def put_broker(page: Page, view: BrokerView) -> None:
@@ -319,8 +334,7 @@ def _put_disks(page: Page, view: BrokerView) -> None:
     page.put(DAMAGE_FOUND, view.counts.damage_found)
     page.put(KEPT_RECORDS, view.counts.kept_records)
     page.put(CONFLICTS, view.counts.conflicts)
-    page.put(REPLICAS_DELETED, view.counts.replicas_deleted)
-    page.put(LOGS_CUT, view.counts.logs_cut)
+    _put_deletions(page, view)
     page.put(CLEANED, view.compaction_passes)
     page.put(CLEANED_READ, view.compaction_read_bytes)
     page.put(CLEANED_WRITTEN, view.compaction_written_bytes)
@@ -330,3 +344,14 @@ def _put_disks(page: Page, view: BrokerView) -> None:
         if disk.total_bytes >= 0:
             page.put(DISK_FREE, disk.free_bytes, disk.path)
             page.put(DISK_TOTAL, disk.total_bytes, disk.path)
+
+
+def _put_deletions(page: Page, view: BrokerView) -> None:
+    counts = view.counts
+    page.put(REPLICAS_DELETED, counts.replicas_deleted)
+    page.put(REPLICAS_SET_ASIDE, counts.replicas_set_aside)
+    page.put(STRAYS_REMOVED, counts.strays_removed)
+    page.put(STRAYS, view.strays)
+    page.put(STRAY_BYTES, view.stray_bytes)
+    page.put(LOG_STARTS_MOVED, counts.log_starts_moved)
+    page.put(LOGS_CUT, counts.logs_cut)

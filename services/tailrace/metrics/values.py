@@ -125,6 +125,9 @@ class BrokerCounts:
         self.conflicts = 0
         # Replicas that were deleted, each with its evidence, and logs that were cut.
         self.replicas_deleted = 0
+        self.replicas_set_aside = 0
+        self.strays_removed = 0
+        self.log_starts_moved = 0
         self.logs_cut = 0
 
     def isr_changed(self, before: int, after: int) -> None:

@@ -342,6 +342,8 @@ class TruncateLog:
 
     offset: Offset
     below_high_watermark: bool
+    # The leader has the same records, merged into a batch that begins there.
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +362,7 @@ class AdvanceLogStart:
     """The leader gave up everything below `offset`, for this cause; do the same."""
 
     offset: Offset
-    cause: LogStartCause | None = None
+    cause: LogStartCause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,9 @@ class FollowerState:
                 conflicts=True,
             )
         self.phase = Phase.CUTTING
-        return [TruncateLog(offset=agreement.offset, below_high_watermark=below)]
+        return [
+            TruncateLog(offset=agreement.offset, below_high_watermark=below, merged=event.merged)
+        ]
 
     def refused(self, event: PushRefused, now_ms: int) -> list[Effect]:
         if self.phase is Phase.CUTTING:
@@ -220,14 +222,15 @@ class FollowerState:
     def _follow_log_start(self, leader_log_start: int) -> list[Effect]:
         if not self._log_start < leader_log_start <= self.high_watermark:
             return []
-        if not self._is_given_up(leader_log_start):
+        cause = self._cause
+        if cause is None or not self._is_given_up(leader_log_start):
             return self._keep(
                 f"the log of the leader, broker {self.leader}, begins at {leader_log_start} "
                 f"without a cause; this one goes on beginning at {self._log_start}",
                 conflicts=False,
             )
         self._log_start = leader_log_start
-        return [AdvanceLogStart(offset=Offset(leader_log_start), cause=self._cause)]
+        return [AdvanceLogStart(offset=Offset(leader_log_start), cause=cause)]
 
     def _learn_cause(self, cause: LogStartCause | None) -> None:
         if cause is not None and (self._cause is None or cause.offset > self._cause.offset):

@@ -79,6 +79,18 @@ BROKER_DESCRIBE_REPLICAS: Final = _method(
     broker.DescribeReplicasRequest,
     broker.DescribeReplicasResponse,
 )
+BROKER_DESCRIBE_STRAYS: Final = _method(
+    "BrokerService/DescribeStrays",
+    Kind.UNARY,
+    broker.DescribeStraysRequest,
+    broker.DescribeStraysResponse,
+)
+BROKER_DESCRIBE_DELETIONS: Final = _method(
+    "BrokerService/DescribeDeletions",
+    Kind.UNARY,
+    broker.DescribeDeletionsRequest,
+    broker.DescribeDeletionsResponse,
+)
 BROKER_DIAGNOSE: Final = _method(
     "BrokerService/Diagnose",
     Kind.UNARY,
@@ -294,6 +306,8 @@ ALL_METHODS: Final[tuple[Method[Any, Any], ...]] = (
     BROKER_WATCH_METADATA,
     BROKER_DELETE_RECORDS,
     BROKER_DESCRIBE_REPLICAS,
+    BROKER_DESCRIBE_STRAYS,
+    BROKER_DESCRIBE_DELETIONS,
     BROKER_DIAGNOSE,
     BROKER_ALLOCATE_PRODUCER_ID,
     CONTROL_HEALTH,

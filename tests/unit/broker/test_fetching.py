@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from simulation.loop import InlineBlocking
+from simulation.proofs import given_up
 from tailrace.errors import Unreachable
 from tailrace.transport.envelopes import FetchResponse, PartitionFetched
 from tailrace.transport.rpc import Stream
@@ -259,7 +260,7 @@ async def test_offsets_outside_of_the_log_are_refused(trio: Trio) -> None:
     await lead_alone(trio)
     await trio.produce()
     await trio.produce()
-    trio.hosted(0).log.advance_log_start(3)
+    trio.hosted(0).log.advance_log_start(3, given_up(3))
     for offset in (2, 7):
         part = await refusal(trio, wanted(offset))
         assert (code_name(part.error), part.log_start) == ("OFFSET_OUT_OF_RANGE", 3)

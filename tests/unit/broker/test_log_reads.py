@@ -10,6 +10,7 @@ import pytest
 
 from simulation.compaction_model import compact_once, keyed
 from simulation.log_bench import LogBench, append
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles
 from tailrace.broker import log_reads
 from tailrace.broker.log_reads import TRIES_MAX, LogReads, is_cold
@@ -120,7 +121,7 @@ async def test_a_segment_that_is_compacted_meanwhile_is_read_anew(
 async def test_a_segment_that_is_removed_meanwhile_is_out_of_range(log: PartitionLog) -> None:
     blocking = SlowBlocking()
     reads = LogReads(blocking, cold_reads_max=1)
-    blocking.before = lambda: log.advance_log_start(30)
+    blocking.before = lambda: log.advance_log_start(30, given_up(30))
     with pytest.raises(OffsetOutOfRange):
         await read(reads, log, 0)
 
@@ -154,7 +155,7 @@ async def test_what_rotted_is_damage_and_what_was_cut_meanwhile_is_not(log: Part
         nonlocal changed
         if not changed:
             changed = True
-            log.truncate_to(end - 4, now_ms=1)
+            log.truncate_to(end - 4, DIVERGED, now_ms=1)
             append(log, keyed(("other", "x" * 90)))
 
     blocking.before = change
@@ -178,7 +179,7 @@ async def test_who_comes_new_follows_a_log_that_starts_within_a_batch(trio: Trio
     for _ in range(40):
         await trio.produce(batch(3, value=b"a" * 40))
     log = trio.hosted(0).log
-    log.advance_log_start(61, cause=LogStartCause(DELETE_RECORDS, 0, 61))
+    log.advance_log_start(61, LogStartCause(DELETE_RECORDS, 0, 61))
     assert log.segments[0].base_offset > 0
     assert log.segment_at(61).batch_start(61) == 60
     await trio.start_broker(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from simulation.log_folders import DELETED
 from simulation.loop import InlineBlocking, LoopClock, SimLoop, run
+from simulation.proofs import deleted
 from simulation.storage import SimFiles
 from tailrace.broker.hosted import ReplicaOrder, StopOrder, TopicSettings
 from tailrace.broker.logs import MAKERS_MAX, ReplicaLogs
@@ -304,9 +304,16 @@ async def test_nobody_else_begins_before_a_deletion_that_was_given_up_on_has_end
     manager.create(T0, TopicId("old"))
     blocking = ThreadBlocking(threads_max=2)
     logs = ReplicaLogs(
-        manager, BrokerId(0), blocking=blocking, clock=SystemClock(), say=lambda _: None
+        manager,
+        BrokerId(0),
+        blocking=blocking,
+        clock=SystemClock(),
+        say=lambda _: None,
+        cluster_id=lambda: "cluster",
     )
-    stopping = asyncio.ensure_future(logs.discard({StopOrder(T0, delete=True): DELETED}))
+    stopping = asyncio.ensure_future(
+        logs.discard({StopOrder(T0, delete=True): deleted(manager, T0)})
+    )
     await asyncio.to_thread(began.wait, 10)
     stopping.cancel()
     await asyncio.sleep(0.05)
@@ -383,7 +390,12 @@ def test_new_logs_are_made_several_at_a_time_and_none_twice() -> None:
         manager.open(now_ms=0)
         disk = InlineBlocking(loop, "disk", delay_us=(10_000, 10_000))
         logs = ReplicaLogs(
-            manager, BrokerId(0), blocking=disk, clock=LoopClock(loop), say=lambda _: None
+            manager,
+            BrokerId(0),
+            blocking=disk,
+            clock=LoopClock(loop),
+            say=lambda _: None,
+            cluster_id=lambda: "c",
         )
         orders = [order(number) for number in range(5 * MAKERS_MAX)]
         await logs.make([*orders, orders[0]])

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from simulation.log_bench import values
-from simulation.log_folders import DELETED
+from simulation.proofs import deleted
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.model import Offset, TopicId, TopicPartition
 from unit.log.test_manager import BILLS, ORDERS, ROOT, expected, filled, opened
@@ -25,14 +25,14 @@ def test_several_that_are_given_up_at_once_are_gone_or_whole(
     manager.checkpoint()
     disk.crash_at_operation(operation)
     with contextlib.suppress(SimulatedCrash):
-        manager.remove(manager.discard(dict.fromkeys([ORDERS, BILLS], DELETED)))
+        manager.remove(manager.discard({each: deleted(manager, each) for each in [ORDERS, BILLS]}))
     disk.crash(power_loss=power_loss)
     again, report = opened(disk)
     assert report.damaged == {}
     for each in (ORDERS, BILLS):
         if each in again.logs:
             assert values(again.logs[each]) == expected(each)
-            again.delete(each, DELETED)
+            again.delete(each, deleted(again, each))
         new = again.create(each, TopicId("another"))
         assert (new.log_start, new.log_end, again.topic_id(each)) == (0, 0, "another")
 
@@ -41,9 +41,9 @@ def test_what_could_not_be_given_up_can_be_again(disk: SimFiles) -> None:
     manager = filled(disk)
     disk.fail_next_folder_sync()
     with pytest.raises(OSError, match="Input/output error"):
-        manager.discard(dict.fromkeys([ORDERS, BILLS], DELETED))
+        manager.discard({each: deleted(manager, each) for each in [ORDERS, BILLS]})
     assert manager.holds(ORDERS)
-    left = manager.discard(dict.fromkeys([ORDERS, BILLS], DELETED))
+    left = manager.discard({each: deleted(manager, each) for each in [ORDERS, BILLS]})
     assert left == [f"{ROOT}/{each}-delete" for each in (ORDERS, BILLS)]
     assert not manager.holds(ORDERS)
     # Not removed now, it goes at the next start.
@@ -54,7 +54,7 @@ def test_what_could_not_be_given_up_can_be_again(disk: SimFiles) -> None:
 
 
 def test_a_hundred_logs_that_are_given_up_wait_for_the_disk_as_often_as_one() -> None:
-    """The folder, and two syncs for each of its five files: not for each log.
+    """The folder, and two syncs for each of its six files: not for each log.
 
     The brokers of a topic of a thousand partitions were busy for ten seconds after its deletion.
     """
@@ -66,6 +66,6 @@ def test_a_hundred_logs_that_are_given_up_wait_for_the_disk_as_often_as_one() ->
     manager.store_high_watermarks(dict.fromkeys(named, Offset(0)))
     manager.checkpoint()
     before = files.syncs
-    manager.remove(manager.discard(dict.fromkeys(named, DELETED)))
-    assert files.syncs - before == 11
+    manager.remove(manager.discard({each: deleted(manager, each) for each in named}))
+    assert files.syncs - before == 13
     assert not [name for name in files.list(ROOT) if name.startswith("t-")]

@@ -36,8 +36,10 @@ def test_a_deletion_names_all_that_one_needs_to_check_it() -> None:
 
 
 def test_what_needs_no_order_names_why() -> None:
-    expired = StrayExpired(cluster_id="c1", topic_id="", set_aside_ms=5, retention_ms=9)
-    assert "topic unknown was kept for 9 ms (stray.retention.ms) since 5" in str(expired)
+    expired = StrayExpired(
+        cluster_id="c1", topic_id="", set_aside_ms=5, kept_from_ms=6, now_ms=15, retention_ms=9
+    )
+    assert "topic unknown was kept for 9 ms (stray.retention.ms) from 6 on" in str(expired)
     assert "/data/t-0" in str(NeverFinished(folder="/data/t-0"))
 
 

@@ -18,6 +18,7 @@ from simulation.log_bench import (
     stored_bytes,
     values,
 )
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles
 from tailrace.epochs import EpochEntry
 from tailrace.errors import (
@@ -84,7 +85,7 @@ def test_a_flush_of_what_was_cut_meanwhile_covers_nothing(bench: LogBench) -> No
     append(log, batch(b"a"), batch(b"b"))
     work = log.begin_flush()
     assert work is not None
-    log.truncate_to(1, now_ms=NOW_MS)
+    log.truncate_to(1, DIVERGED, now_ms=NOW_MS)
     append(log, batch(b"c"))
     work.run()
     log.end_flush(work)
@@ -98,7 +99,7 @@ def test_a_segment_that_went_away_needs_no_sync(small: LogBench) -> None:
         append(log, batch(value))
     work = log.begin_flush()
     assert work is not None
-    log.advance_log_start(11)
+    log.advance_log_start(11, given_up(11))
     work.run()
     log.end_flush(work)
     assert log.recovery_point == 12
@@ -134,9 +135,9 @@ def test_a_failed_sync_stops_the_log(bench: LogBench, disk: SimFiles) -> None:
         log.flush,
         log.roll,
         log.close,
-        lambda: log.truncate_to(0, now_ms=NOW_MS),
-        lambda: log.start_over_at(0),
-        lambda: log.advance_log_start(1),
+        lambda: log.truncate_to(0, DIVERGED, now_ms=NOW_MS),
+        lambda: log.start_over_at(0, DIVERGED),
+        lambda: log.advance_log_start(1, given_up(1)),
         lambda: log.enforce_retention(now_ms=NOW_MS, high_watermark=0),
     ):
         with pytest.raises(LogClosed, match="a sync failed"):

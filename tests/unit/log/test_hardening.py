@@ -17,6 +17,7 @@ from simulation.log_bench import (
     contents,
     values,
 )
+from simulation.proofs import DIVERGED, given_up, refilled
 from simulation.storage import SimFiles
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import CorruptBatch, LimitReached, OffsetOutOfRange, StorageError
@@ -90,7 +91,7 @@ def test_damage_below_the_log_start_costs_nothing(disk: SimFiles) -> None:
     log.roll()
     append(log, batch(b"w", key=b"w"))
     log.flush()
-    log.advance_log_start(10)
+    log.advance_log_start(10, given_up(10))
     manager.checkpoint()
     size = log.segments[0].size // 20
     disk.flip_bits(log.segments[0].path, 3 * size + 200)
@@ -98,7 +99,7 @@ def test_damage_below_the_log_start_costs_nothing(disk: SimFiles) -> None:
     assert len(expected) == 11
     assert compact(log, now_ms=NOW_MS) is not None
     assert contents(log) == expected
-    manager.repair(ORDERS, now_ms=NOW_MS)
+    manager.repair(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert contents(manager.logs[ORDERS]) == expected
 
 
@@ -135,9 +136,9 @@ def test_nothing_is_cut_at_a_negative_offset(bench: LogBench) -> None:
     log = bench.open()
     append(log, batch(b"a"))
     with pytest.raises(OffsetOutOfRange):
-        log.truncate_to(-1, now_ms=NOW_MS)
+        log.truncate_to(-1, DIVERGED, now_ms=NOW_MS)
     with pytest.raises(OffsetOutOfRange):
-        log.start_over_at(-1)
+        log.start_over_at(-1, DIVERGED)
     assert values(log) == [b"a"]
     append(log, batch(b"b"))
 
@@ -188,7 +189,7 @@ def test_one_partition_that_cannot_be_opened_leaves_the_others_alone(disk: SimFi
     assert isinstance(report.damaged[ORDERS], StorageError)
     assert values(manager.logs[BILLS]) == [b"a"]
     disk.remove_folder(odd)
-    manager.repair(ORDERS, now_ms=NOW_MS)
+    manager.repair(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert manager.damaged == {}
     assert values(manager.logs[ORDERS]) == [b"a"]
 
@@ -230,7 +231,7 @@ def test_opening_forgets_files_that_a_late_reader_brought_back(disk: SimFiles) -
     log.abandon("it is opened anew")
     with manager.storage.cache.use(log.segments[0].path) as old:
         manager.logs.pop(ORDERS)
-        manager.reopen(ORDERS, now_ms=NOW_MS)
+        manager.reopen(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
         assert old.size() != manager.logs[ORDERS].segments[0].size
     assert contents(manager.logs[ORDERS]) == [(4, b"v4"), (5, b"v5"), (6, b"w")]
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from simulation.log_bench import NOW_MS, LogBench, append, batch, values
-from simulation.log_folders import DELETED
+from simulation.proofs import deleted, refilled
 from simulation.storage import SimFiles
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import InvariantViolation, LogClosed, StorageError
@@ -38,7 +38,7 @@ def test_a_flush_that_ran_late_does_not_cut_the_log_that_came_after(disk: SimFil
     append(old, batch(b"b"))
     work = old.begin_flush()
     assert work is not None
-    manager.reopen(ORDERS, now_ms=NOW_MS)
+    manager.reopen(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     before = disk.operations
     work.run()
     old.end_flush(work)
@@ -57,7 +57,7 @@ def test_a_late_flush_of_a_deleted_log_does_not_cut_its_successor(disk: SimFiles
     append(old, batch(b"a"))
     work = old.begin_flush()
     assert work is not None
-    manager.delete(ORDERS, DELETED)
+    manager.delete(ORDERS, deleted(manager, ORDERS))
     log = manager.create(ORDERS, TopicId("new"))
     append(log, batch(b"b"))
     work.run()
@@ -173,7 +173,7 @@ def test_a_failed_sync_without_a_marker_is_known_when_reopened(
         log.fail_flush(failure.value)
     assert not disk.exists(f"{log.folder}/{SYNC_FAILED_FILE}")
     disk.disk_bytes_max = None
-    manager.reopen(ORDERS, now_ms=NOW_MS)
+    manager.reopen(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert values(manager.logs[ORDERS]) == [b"a"], "what was not durable counts as lost"
     append(manager.logs[ORDERS], batch(b"c"))
     manager.close()

@@ -16,6 +16,7 @@ from simulation.log_bench import (
     stored_bytes,
     values,
 )
+from simulation.proofs import given_up
 from simulation.storage import SimFiles
 from tailrace.config import LogConfig, TimestampType
 from tailrace.errors import (
@@ -379,7 +380,7 @@ def test_reading_stops_below_a_limit(bench: LogBench) -> None:
 def test_reading_outside_the_log_is_refused(bench: LogBench) -> None:
     log = bench.open()
     append(log, batch(b"a", b"b"))
-    log.advance_log_start(1)
+    log.advance_log_start(1, given_up(1))
     for offset in (0, 3, -1):
         with pytest.raises(OffsetOutOfRange, match=r"outside the log \[1, 2\)") as refused:
             log.locate(offset, bytes_max=10)
@@ -426,17 +427,17 @@ def test_the_first_record_at_or_after_a_time(small: LogBench) -> None:
             (TimedOffset(at, time) for at, time in enumerate(times[:4]) if time >= wanted), None
         )
         assert log.offset_for_time(wanted, up_to=4) == limited
-    log.advance_log_start(4)
+    log.advance_log_start(4, given_up(4))
     assert log.offset_for_time(0) == TimedOffset(4, 40)
     assert log.offset_for_time(45) == TimedOffset(5, 60)
-    log.advance_log_start(7)
+    log.advance_log_start(7, given_up(7))
     assert log.offset_for_time(0) == TimedOffset(7, 70)
 
 
 def test_a_batch_whose_late_records_are_given_up_is_passed_over(bench: LogBench) -> None:
     log = bench.open()
     append(log, batch(b"a", b"b", timestamps=[90, 10]), batch(b"c", timestamp_ms=50))
-    log.advance_log_start(1)
+    log.advance_log_start(1, given_up(1))
     assert log.offset_for_time(20) == TimedOffset(2, 50)
     assert log.offset_for_time(60) is None
 

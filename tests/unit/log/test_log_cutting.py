@@ -18,6 +18,7 @@ from simulation.log_bench import (
     numbered,
     values,
 )
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import CleanupPolicy, LogConfig
 from tailrace.errors import InvariantViolation, LogClosed, OffsetOutOfRange, StorageError
@@ -64,7 +65,7 @@ def state_of(log: PartitionLog) -> object:
 @pytest.mark.parametrize("offset", range(13))
 def test_truncation_takes_everything_back(small: LogBench, disk: SimFiles, offset: int) -> None:
     log = filled(small)
-    assert log.truncate_to(offset, now_ms=NOW_MS) == (offset < 12)
+    assert log.truncate_to(offset, DIVERGED, now_ms=NOW_MS) == (offset < 12)
     assert [at for at, _ in contents(log)] == list(range(offset))
     assert epochs_of(log) == [(at // 3, at) for at in range(0, offset, 3)]
     assert log.recovery_point == small.offsets.recovery_point == offset
@@ -83,7 +84,7 @@ def test_truncation_is_durable_on_return(small: LogBench, disk: SimFiles, offset
     for folder in ("/data", "/"):
         disk.sync_folder(folder)
     log = filled(small)
-    log.truncate_to(offset, now_ms=NOW_MS)
+    log.truncate_to(offset, DIVERGED, now_ms=NOW_MS)
     before = state_of(log)
     disk.crash(power_loss=True)
     assert state_of(small.open()) == before
@@ -94,7 +95,7 @@ def test_truncation_in_a_batch_takes_all_of_it(bench: LogBench, disk: SimFiles) 
     append(log, batch(b"a"), batch(b"b", b"c", b"d"))
     log.flush()
     bench.checkpoint(log)
-    assert log.truncate_to(3, now_ms=NOW_MS)
+    assert log.truncate_to(3, DIVERGED, now_ms=NOW_MS)
     assert (log.log_end, values(log)) == (1, [b"a"])
     assert bench.offsets.recovery_point == 1, "above it the next opening would find damage"
     disk.crash(power_loss=False)
@@ -104,8 +105,8 @@ def test_truncation_in_a_batch_takes_all_of_it(bench: LogBench, disk: SimFiles) 
 def test_truncation_in_a_batch_that_began_below_the_log_start(bench: LogBench) -> None:
     log = bench.open()
     append(log, batch(b"a", b"b", b"c", b"d"))
-    log.advance_log_start(2)
-    log.truncate_to(3, now_ms=NOW_MS)
+    log.advance_log_start(2, given_up(2))
+    log.truncate_to(3, DIVERGED, now_ms=NOW_MS)
     assert (log.log_start, log.log_end) == (0, 0)
     assert bench.offsets.log_start == 0
     append(log, batch(b"e"))
@@ -115,15 +116,15 @@ def test_truncation_in_a_batch_that_began_below_the_log_start(bench: LogBench) -
 
 def test_truncation_below_the_log_start_starts_over(bench: LogBench) -> None:
     log = filled(bench)
-    log.advance_log_start(6)
-    assert log.truncate_to(4, now_ms=NOW_MS)
+    log.advance_log_start(6, given_up(6))
+    assert log.truncate_to(4, DIVERGED, now_ms=NOW_MS)
     assert (log.log_start, log.log_end, log.recovery_point) == (4, 4, 4)
     assert epochs_of(log) == []
 
 
 def test_truncated_producers_may_send_again(small: LogBench) -> None:
     log = filled(small)
-    log.truncate_to(7, now_ms=NOW_MS)
+    log.truncate_to(7, DIVERGED, now_ms=NOW_MS)
     (gap,) = append_result(log, batch(b"x", producer=Producer(1, sequence=8)), epoch=9)
     assert gap.error is not None
     (again,) = append_result(log, batch(b"x", producer=Producer(1, sequence=7)), epoch=9)
@@ -143,7 +144,7 @@ def test_truncation_killed_anywhere_is_done_or_not(
     ends = {segment.base_offset for segment in log.segments[1:]} | {12}
     disk.crash_at_operation(operation)
     try:
-        log.truncate_to(4, now_ms=NOW_MS)
+        log.truncate_to(4, DIVERGED, now_ms=NOW_MS)
     except SimulatedCrash:
         disk.crash(power_loss=power_loss)
     else:
@@ -152,7 +153,7 @@ def test_truncation_killed_anywhere_is_done_or_not(
     again = small.open()
     assert again.log_end in ends | {4}
     assert [(at, b"v%d" % at) for at in range(again.log_end)] == contents(again)
-    again.truncate_to(4, now_ms=NOW_MS)
+    again.truncate_to(4, DIVERGED, now_ms=NOW_MS)
     assert [at for at, _ in contents(again)] == [0, 1, 2, 3]
 
 
@@ -164,7 +165,7 @@ def test_starting_over_leaves_an_empty_log(small: LogBench, disk: SimFiles, offs
     for folder in ("/data", "/"):
         disk.sync_folder(folder)
     log = filled(small)
-    log.start_over_at(offset)
+    log.start_over_at(offset, DIVERGED)
     assert (log.log_start, log.log_end, log.recovery_point) == (offset, offset, offset)
     assert (epochs_of(log), len(log.producers), log.size_bytes) == ([], 0, 0)
     disk.crash(power_loss=True)
@@ -185,7 +186,7 @@ def test_starting_over_killed_anywhere_leaves_a_log_that_opens(
     log = filled(small)
     disk.crash_at_operation(operation)
     try:
-        log.start_over_at(offset)
+        log.start_over_at(offset, DIVERGED)
     except SimulatedCrash:
         disk.crash(power_loss=power_loss)
     else:
@@ -194,7 +195,7 @@ def test_starting_over_killed_anywhere_leaves_a_log_that_opens(
     # The offset comes into force when the checkpoint says so; before that a prefix is left.
     again = small.open()
     assert contents(again) == [(at, b"v%d" % at) for at in range(again.log_start, again.log_end)]
-    again.start_over_at(offset)
+    again.start_over_at(offset, DIVERGED)
     append(again, batch(b"new"), epoch=9)
     assert contents(again) == [(offset, b"new")]
 
@@ -205,19 +206,19 @@ def test_starting_over_killed_anywhere_leaves_a_log_that_opens(
 def test_the_log_start_rises_and_segments_go(small: LogBench) -> None:
     log = filled(small)
     bases = [segment.base_offset for segment in log.segments]
-    assert log.advance_log_start(bases[1] + 1) == 1
+    assert log.advance_log_start(bases[1] + 1, given_up(bases[1] + 1)) == 1
     assert log.log_start == small.offsets.log_start == bases[1] + 1
     assert [segment.base_offset for segment in log.segments] == bases[1:]
-    assert log.advance_log_start(2) == 0, "it never falls"
+    assert log.advance_log_start(2, given_up(2)) == 0, "it never falls"
     assert [at for at, _ in contents(log)] == list(range(bases[1] + 1, 12))
     assert all(at >= bases[1] for at in snapshot_offsets(small.storage, small.folder))
     with pytest.raises(OffsetOutOfRange):
-        log.advance_log_start(13)
+        log.advance_log_start(13, given_up(13))
 
 
 def test_epochs_begin_at_the_log_start(bench: LogBench) -> None:
     log = filled(bench)
-    log.advance_log_start(4)
+    log.advance_log_start(4, given_up(4))
     assert epochs_of(log) == [(1, 4), (2, 6), (3, 9)]
     before = state_of(log)
     assert state_of(bench.open()) == before
@@ -227,13 +228,13 @@ def test_a_log_start_without_epochs(bench: LogBench) -> None:
     log = bench.open()
     for at in range(3):
         log.append_as_follower(batch(b"x", base_offset=at), now_ms=NOW_MS)
-    assert log.advance_log_start(2) == 0
+    assert log.advance_log_start(2, given_up(2)) == 0
     assert epochs_of(log) == []
 
 
 def test_everything_may_be_given_up(small: LogBench) -> None:
     log = filled(small)
-    log.advance_log_start(12)
+    log.advance_log_start(12, given_up(12))
     assert (contents(log), log.log_end) == ([], 12)
     append(log, batch(b"new"), epoch=9)
     assert contents(log) == [(12, b"new")]
@@ -245,7 +246,7 @@ def test_what_is_given_up_wholly_leaves_its_room_at_once(bench: LogBench, disk: 
     log = filled(bench)
     assert len(log.segments) == 1
     producers = state_of(log)[-1]  # type: ignore[index]
-    assert log.advance_log_start(12) == 1
+    assert log.advance_log_start(12, given_up(12)) == 1
     assert [(each.base_offset, each.size) for each in log.segments] == [(12, 0)]
     assert not disk.exists(f"{log.folder}/{segment_name(0, '.log')}")
     again = bench.open()
@@ -260,7 +261,7 @@ def test_on_a_full_disk_everything_can_be_given_up(bench: LogBench, disk: SimFil
     log = filled(bench)
     full = disk.used_bytes
     disk.disk_bytes_max = full
-    assert log.advance_log_start(12, durable=False) == 0
+    assert log.advance_log_start(12, given_up(12), durable=False) == 0
     assert (log.log_start, contents(log), log.has_given_up) == (12, [], True)
     assert log.drop_given_up() == 1
     assert disk.used_bytes < full
@@ -273,7 +274,7 @@ def test_a_lost_tail_below_the_log_start_is_no_damage(bench: LogBench, disk: Sim
     """The log start is durable at once, the batches around it were not yet."""
     log = filled(bench, 4)
     append(log, batch(b"a"), batch(b"b"), batch(b"c"), epoch=9)
-    log.advance_log_start(6)
+    log.advance_log_start(6, given_up(6))
     disk.cut(log.segments[-1].path, log.segments[-1].position_of(5))
     again = bench.open()
     assert (again.log_start, again.log_end) == (6, 6)
@@ -319,7 +320,7 @@ def test_files_can_be_put_aside_instead_of_removed(bench: LogBench) -> None:
     names = [segment_name(0, ".log.removed"), segment_name(1, ".log.removed")]
     assert aside == [f"{log.folder}/{name}" for name in names]
     assert bench.names(".removed") == names
-    log.advance_log_start(3, aside=aside)
+    log.advance_log_start(3, given_up(3), aside=aside)
     assert len(aside) == 3
     # Killed before they were removed: the next opening does it.
     again = bench.open()
@@ -329,7 +330,7 @@ def test_files_can_be_put_aside_instead_of_removed(bench: LogBench) -> None:
 def test_a_log_start_that_will_be_told_again_is_not_stored(bench: LogBench) -> None:
     log = aged(bench, [3, 2, 1])
     cause = LogStartCause(RETENTION, 0, 2)
-    assert log.advance_log_start(2, cause=cause, durable=False) == 0
+    assert log.advance_log_start(2, cause, durable=False) == 0
     assert (log.log_start, bench.offsets.log_start, log.has_given_up) == (2, 0, True)
     assert log.drop_given_up() == 2
     assert (bench.offsets.log_start, bench.offsets.cause, log.has_given_up) == (2, cause, False)
@@ -433,7 +434,7 @@ def test_a_swapped_segment_is_read_from_then_on(small: LogBench, disk: SimFiles)
     assert log.generation == generation
     again = small.open()
     assert state_of(again) == before
-    again.truncate_to(3, now_ms=NOW_MS)
+    again.truncate_to(3, DIVERGED, now_ms=NOW_MS)
     assert again.generation != generation
 
 
@@ -441,9 +442,9 @@ def test_a_swapped_segment_is_read_from_then_on(small: LogBench, disk: SimFiles)
 
 
 CUTS: dict[str, Callable[[PartitionLog], object]] = {
-    "truncate": lambda log: log.truncate_to(2, now_ms=NOW_MS),
-    "start over": lambda log: log.start_over_at(50),
-    "log start": lambda log: log.advance_log_start(11),
+    "truncate": lambda log: log.truncate_to(2, DIVERGED, now_ms=NOW_MS),
+    "start over": lambda log: log.start_over_at(50, DIVERGED),
+    "log start": lambda log: log.advance_log_start(11, given_up(11)),
     "retention": lambda log: log.enforce_retention(now_ms=NOW_MS + 9 * HOUR_MS, high_watermark=12),
 }
 
@@ -479,7 +480,7 @@ def test_damage_found_while_cutting_stops_the_log(bench: LogBench, disk: SimFile
     log.segments[0].release_index()
     log.segments[0].forget()
     with pytest.raises(StorageError, match="corrupt batch"):
-        log.truncate_to(8, now_ms=NOW_MS)
+        log.truncate_to(8, DIVERGED, now_ms=NOW_MS)
     with pytest.raises(LogClosed, match="reopen it"):
         log.flush()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulation.log_bench import NOW_MS, append, batch, contents, values
-from simulation.log_folders import DELETED
+from simulation.proofs import DIVERGED, deleted, given_up, refilled
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.errors import (
@@ -259,7 +259,7 @@ def test_a_full_disk_at_the_end_leaves_an_unclean_folder(disk: SimFiles) -> None
 def test_checkpoints_say_how_far_the_logs_are_durable(disk: SimFiles) -> None:
     manager = filled(disk)
     manager.logs[ORDERS].flush()
-    manager.logs[BILLS].advance_log_start(5)
+    manager.logs[BILLS].advance_log_start(5, given_up(5))
     manager.checkpoint()
     assert read_or_none(disk, f"{ROOT}/{RECOVERY_POINTS.file_name}", RECOVERY_POINTS) == {
         ORDERS: 12,
@@ -272,7 +272,7 @@ def test_a_recovery_point_is_lowered_before_a_cut(disk: SimFiles) -> None:
     manager = filled(disk)
     manager.logs[ORDERS].flush()
     manager.checkpoint()
-    manager.logs[ORDERS].truncate_to(7, now_ms=NOW_MS)
+    manager.logs[ORDERS].truncate_to(7, DIVERGED, now_ms=NOW_MS)
     disk.crash(power_loss=False)
     again, report = opened(disk)
     assert report.damaged == {}
@@ -281,7 +281,7 @@ def test_a_recovery_point_is_lowered_before_a_cut(disk: SimFiles) -> None:
 
 def test_a_log_start_is_durable_at_once(disk: SimFiles) -> None:
     manager = filled(disk)
-    manager.logs[ORDERS].advance_log_start(7)
+    manager.logs[ORDERS].advance_log_start(7, given_up(7))
     disk.crash(power_loss=False)
     again, _ = opened(disk)
     assert contents(again.logs[ORDERS])[0] == (7, b"orders 7")
@@ -330,7 +330,7 @@ def test_f43_l3_a_log_whose_folder_is_missing_is_damaged(disk: SimFiles) -> None
     assert isinstance(report.damaged[ORDERS], DamagedLog)
     assert (again.holds(ORDERS), ORDERS in again.logs) == (True, False)
     assert again.topic_id(ORDERS) == "id-orders"
-    again.repair(ORDERS, now_ms=NOW_MS)
+    again.repair(ORDERS, refilled(again, ORDERS), now_ms=NOW_MS)
     assert again.logs[ORDERS].log_end == 0
     assert again.topic_id(ORDERS) == "id-orders"
 
@@ -370,7 +370,7 @@ def test_compaction_is_never_known_above_a_cut(disk: SimFiles) -> None:
     assert manager.cleaned_to(ORDERS) == 0
     manager.set_cleaned(ORDERS, 10)
     manager.logs[ORDERS].flush()
-    manager.logs[ORDERS].truncate_to(6, now_ms=NOW_MS)
+    manager.logs[ORDERS].truncate_to(6, DIVERGED, now_ms=NOW_MS)
     assert manager.cleaned_to(ORDERS) == 6
     manager.close()
     again, _ = opened(disk)
@@ -518,7 +518,7 @@ def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
     manager.store_high_watermarks({ORDERS: Offset(5), BILLS: Offset(7)})
     manager.checkpoint()
     log = manager.logs[ORDERS]
-    manager.delete(ORDERS, DELETED)
+    manager.delete(ORDERS, deleted(manager, ORDERS))
     with pytest.raises(LogClosed, match="it was deleted"):
         append(log, batch(b"x"))
     assert not any(name.startswith("orders") for name in disk.list(ROOT))
@@ -531,7 +531,7 @@ def test_a_deleted_partition_is_gone(disk: SimFiles) -> None:
 
 def test_a_deletion_leaves_others_alone(disk: SimFiles) -> None:
     manager = filled(disk)
-    manager.delete(ORDERS, DELETED)
+    manager.delete(ORDERS, deleted(manager, ORDERS))
     disk.crash(power_loss=False)
     again, _ = opened(disk)
     assert again.logs.keys() == {BILLS}
@@ -548,13 +548,13 @@ def test_a_deletion_killed_anywhere_is_done_or_not(
     manager.checkpoint()
     disk.crash_at_operation(operation)
     with contextlib.suppress(SimulatedCrash):
-        manager.delete(ORDERS, DELETED)
+        manager.delete(ORDERS, deleted(manager, ORDERS))
     disk.crash(power_loss=power_loss)
     again, report = opened(disk)
     assert report.damaged == {}
     if ORDERS in again.logs:
         assert values(again.logs[ORDERS]) == expected(ORDERS)
-        again.delete(ORDERS, DELETED)
+        again.delete(ORDERS, deleted(again, ORDERS))
     assert disk.list(f"{ROOT}/{BILLS}")
     new = again.create(ORDERS, TopicId("another"))
     assert (new.log_end, again.topic_id(ORDERS)) == (0, "another")
@@ -595,7 +595,7 @@ def test_only_deleted_partitions_are_removed(disk: SimFiles) -> None:
 def test_a_leftover_of_a_deletion_is_no_hindrance(disk: SimFiles) -> None:
     manager = filled(disk)
     disk.make_folder(f"{ROOT}/{ORDERS}-delete/inside")
-    manager.delete(ORDERS, DELETED)
+    manager.delete(ORDERS, deleted(manager, ORDERS))
     assert not disk.exists(f"{ROOT}/{ORDERS}-delete")
 
 
@@ -615,7 +615,7 @@ def test_a_damaged_log_is_reported_and_the_others_opened(disk: SimFiles) -> None
     assert again.logs.keys() == {BILLS}
     with pytest.raises(InvariantViolation, match="is there already"):
         again.create(ORDERS, IDS[ORDERS])
-    repaired = again.repair(ORDERS, now_ms=NOW_MS)
+    repaired = again.repair(ORDERS, refilled(again, ORDERS), now_ms=NOW_MS)
     assert repaired.mended
     assert values(again.logs[ORDERS]) == expected(ORDERS, 10)
     disk.crash(power_loss=False)
@@ -645,7 +645,7 @@ def test_a_damaged_log_may_be_deleted(disk: SimFiles) -> None:
     disk.cut(path, 100)
     again, report = opened(disk)
     assert list(report.damaged) == [ORDERS]
-    again.delete(ORDERS, DELETED)
+    again.delete(ORDERS, deleted(again, ORDERS))
     assert not disk.exists(f"{ROOT}/{ORDERS}")
 
 
@@ -655,7 +655,7 @@ def test_an_open_log_may_be_repaired(disk: SimFiles) -> None:
     manager.logs[ORDERS].flush()
     log = manager.logs[ORDERS]
     disk.flip_bits(log.segments[0].path, 500)
-    manager.repair(ORDERS, now_ms=NOW_MS)
+    manager.repair(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert not log.is_open
     assert values(manager.logs[ORDERS]) == expected(ORDERS, 1)
 
@@ -668,7 +668,7 @@ def test_a_stopped_log_is_opened_anew(disk: SimFiles) -> None:
     disk.fail_next_sync(".log")
     with pytest.raises(StorageError):
         log.flush()
-    manager.reopen(ORDERS, now_ms=NOW_MS)
+    manager.reopen(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert values(manager.logs[ORDERS]) == expected(ORDERS)
     append(manager.logs[ORDERS], batch(b"new"))
     manager.close()

@@ -15,6 +15,7 @@ from simulation.log_bench import (
     contents,
     numbered,
 )
+from simulation.proofs import given_up
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import LogConfig
 from tailrace.errors import DamagedLog
@@ -252,7 +253,7 @@ def test_damage_that_the_rebuilding_of_epochs_meets_is_reported(
 def test_damage_below_the_log_start_is_nobodys_loss(bench: LogBench, disk: SimFiles) -> None:
     log = filled(bench, flushed=12)
     append(log, batch(b"tail"), epoch=9)
-    log.advance_log_start(13)
+    log.advance_log_start(13, given_up(13))
     disk.cut(log.segments[-1].path, 5 * BATCH_BYTES)
     again = bench.open()
     assert (again.log_start, again.log_end) == (13, 13)
@@ -301,7 +302,7 @@ def test_a_marker_of_a_longer_file_is_not_believed(small: LogBench, disk: SimFil
 
 def test_the_marker_knows_the_log_start_too(bench: LogBench) -> None:
     log = filled(bench)
-    log.advance_log_start(5)
+    log.advance_log_start(5, given_up(5))
     bench.close(log)
     bench.offsets.log_start = 0
     assert bench.open().log_start == 5

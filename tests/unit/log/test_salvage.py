@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.log_bench import LogBench, append, batch, contents
+from simulation.proofs import given_up
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.errors import DamagedLog
 from tailrace.log.log import PartitionLog
@@ -21,7 +22,7 @@ def filled(bench: LogBench, *, log_start: int, flushed: bool = True) -> Partitio
         append(log, batch(b"value %d" % at))
     if flushed:
         log.flush()
-    log.advance_log_start(log_start)
+    log.advance_log_start(log_start, given_up(log_start))
     bench.checkpoint(log)
     return log
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.log_bench import NOW_MS, append, batch, values
-from simulation.log_folders import DELETED
+from simulation.proofs import deleted, refilled
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.errors import CorruptCheckpoint, DamagedLog
 from tailrace.log.checkpoints import (
@@ -170,7 +170,7 @@ def test_more_strays_of_one_partition_are_all_kept_and_the_newest_is_taken_back(
     disk: SimFiles,
 ) -> None:
     manager = filled(disk)
-    manager.delete(ORDERS, DELETED)
+    manager.delete(ORDERS, deleted(manager, ORDERS))
     names: list[str] = []
     for life, since_ms in enumerate((50, 90, 70)):
         for each in names:
@@ -186,7 +186,7 @@ def test_more_strays_of_one_partition_are_all_kept_and_the_newest_is_taken_back(
     while manager.strays():
         log = manager.create(ORDERS, IDS[ORDERS], now_ms=NOW_MS)
         lives += values(log)
-        manager.delete(ORDERS, DELETED)
+        manager.delete(ORDERS, deleted(manager, ORDERS))
     assert lives == [b"life 1", b"life 2", b"life 0"]
 
 
@@ -276,16 +276,19 @@ def test_a_stray_that_rotted_is_a_damaged_log_when_it_is_taken_back(disk: SimFil
     assert manager.holds(ORDERS)
     assert isinstance(manager.damaged[ORDERS], DamagedLog)
     assert manager.topic_id(ORDERS) == IDS[ORDERS]
-    manager.repair(ORDERS, now_ms=NOW_MS)
+    manager.repair(ORDERS, refilled(manager, ORDERS), now_ms=NOW_MS)
     assert manager.damaged == {}
     assert ORDERS in manager.logs
 
 
 def test_a_stray_goes_with_what_proves_that_it_may(disk: SimFiles) -> None:
     manager = filled(disk)
+    evidence = deleted(manager, ORDERS)
     set_aside(manager)
     (stray,) = manager.strays()
-    assert manager.remove_stray(stray, DELETED) == f"removed {STRAY}: {DELETED}"
+    told = manager.remove_stray(stray, evidence, now_ms=NOW_MS)
+    assert told.startswith(f"removed {STRAY} of ")
+    assert told.endswith(f" bytes: {evidence}")
     disk.crash(power_loss=True)
     again, _ = opened(disk)
     assert again.strays() == []

@@ -7,6 +7,7 @@ import time
 import pyarrow as pa
 
 from simulation.log_bench import LogBench, append, batch
+from simulation.proofs import given_up
 from tailrace.log import time_lookup
 from tailrace.log.time_lookup import TIME_UNKNOWN, TimedOffset
 from tailrace.record.build import batch_from_columns
@@ -43,7 +44,7 @@ def test_A6_beyond_the_budget_the_batch_itself_is_the_answer(  # noqa: N802
     plan = time_lookup.plan(log, 35)
     assert time_lookup.find(plan) == TimedOffset(3, 40)
     assert time_lookup.find(plan, decoded_bytes_max=1) == TimedOffset(2, TIME_UNKNOWN)
-    log.advance_log_start(3)
+    log.advance_log_start(3, given_up(3))
     plan = time_lookup.plan(log, 35)
     assert time_lookup.find(plan, decoded_bytes_max=1) == TimedOffset(3, TIME_UNKNOWN)
     # Nothing beyond what may be read is the answer.

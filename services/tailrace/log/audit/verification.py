@@ -34,9 +34,11 @@ from tailrace.log.checkpoints import (
 from tailrace.log.checkpoints import (
     Kind as CheckpointKind,
 )
-from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE
+from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE, METADATA_COPY_FILE
+from tailrace.log.deletions import FILE_NAME as DELETIONS_FILE
 from tailrace.log.facts import LogFacts
 from tailrace.log.segment import LOG_SUFFIX
+from tailrace.log.strays import partition_of
 from tailrace.model import Offset, TopicId, TopicPartition
 
 T = TypeVar("T")
@@ -239,7 +241,7 @@ class _FolderCheck:
         kinds = (META_PROPERTIES, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS)
         others = (HIGH_WATERMARKS, CLEANED, LOG_START_CAUSES, TOPIC_IDS)
         known = {kind.file_name for kind in (*kinds, *others)}
-        known.update(names, {LOCK_FILE})
+        known.update(names, {LOCK_FILE, DELETIONS_FILE, METADATA_COPY_FILE})
         nothing = Recovery(action=Action.NOTHING, text="nothing: nobody reads it")
         for name in self.files.list(self.path):
             if name in known:
@@ -248,6 +250,10 @@ class _FolderCheck:
                 remedy = Recovery(action=Action.REMOVE, text="removed")
                 what = "a partition was deleted, but not all of its files"
                 self._add(Kind.UNFINISHED_DELETE, name, what, remedy)
+            elif partition_of(name) and self.files.is_folder(self._path(name)):
+                what = "a replica that was set aside: `tailrace brokers strays` tells why"
+                kept = Recovery(action=Action.NOTHING, text="kept for stray.retention.ms")
+                self._add(Kind.STRAY_FILE, name, what, kept)
             elif name.removesuffix(TEMPORARY_SUFFIX) in known:
                 what = "a crash left it half made"
                 remedy = Recovery(action=Action.REMOVE, text="replaced by the next checkpoint")

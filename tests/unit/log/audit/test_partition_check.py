@@ -26,6 +26,7 @@ from simulation.log_folders import (
     resize,
     segment_paths,
 )
+from simulation.proofs import refilled
 from tailrace.cli.sources import SourceFiles
 from tailrace.epochs import EpochEntry
 from tailrace.errors import DamagedLog
@@ -333,7 +334,7 @@ def test_f43_l3_a_first_segment_that_is_gone(closed: Path, marked: bool) -> None
     manager, report = log_folders.reopen(closed)
     assert isinstance(report.damaged[PARTITION], DamagedLog)
     assert PARTITION not in manager.logs
-    manager.repair(PARTITION, now_ms=TIME_MS)
+    manager.repair(PARTITION, refilled(manager, PARTITION), now_ms=TIME_MS)
     assert (manager.logs[PARTITION].log_start, manager.logs[PARTITION].log_end) == (0, 0)
     log_folders.abandon(manager)
 

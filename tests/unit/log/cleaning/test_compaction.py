@@ -22,6 +22,7 @@ from simulation.compaction_model import (
     records_of,
 )
 from simulation.log_bench import NOW_MS, PARTITION, LogBench, Producer, append
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles
 from tailrace.config import BatchValidation, FolderConfig, LogConfig, TimestampType
 from tailrace.errors import DamagedLog, LogClosed, StorageError
@@ -555,7 +556,7 @@ def failure_of(work: CompactionWork) -> OSError | DamagedLog:
 
 def cut_and_go_on(log: PartitionLog) -> None:
     """Cut into the last closed segment, so that it takes other batches and is closed again."""
-    log.truncate_to(log.segments[-1].base_offset - 2, now_ms=0)
+    log.truncate_to(log.segments[-1].base_offset - 2, DIVERGED, now_ms=0)
     append(log, keyed(("a", "other"), ("b", "other")))
     log.roll()
 
@@ -563,10 +564,12 @@ def cut_and_go_on(log: PartitionLog) -> None:
 @pytest.mark.parametrize(
     "disturb",
     [
-        lambda log: log.truncate_to(1, now_ms=0),
+        lambda log: log.truncate_to(1, DIVERGED, now_ms=0),
         cut_and_go_on,
-        lambda log: log.start_over_at(1),
-        lambda log: log.advance_log_start(log.segments[1].base_offset),
+        lambda log: log.start_over_at(1, DIVERGED),
+        lambda log: log.advance_log_start(
+            log.segments[1].base_offset, given_up(log.segments[1].base_offset)
+        ),
         lambda log: log.close(),
     ],
     ids=["truncated", "truncated and written", "started over", "segments removed", "closed"],
@@ -666,7 +669,7 @@ def test_the_checkpoint_is_durable_and_never_above_a_cut(disk: SimFiles) -> None
     manager = opened()
     assert manager.cleaned_to(PARTITION) == 4
     # The one batch that is left covers everything.
-    manager.logs[PARTITION].truncate_to(3, now_ms=0)
+    manager.logs[PARTITION].truncate_to(3, DIVERGED, now_ms=0)
     assert manager.cleaned_to(PARTITION) == 0
     disk.crash(power_loss=True)
     assert opened().cleaned_to(PARTITION) == 0
