@@ -24,10 +24,12 @@ from integration.store_faults import (
 )
 from tailrace.aio import Consumer, Producer
 from tailrace.dev.cluster import DevCluster
+from tailrace.dev.state import Role
 
 LEASE_MS = 2_000
 # Long enough for leases to be over and for controllers to have been elected and to have acted.
 SETTLED_S = 3 * LEASE_MS / 1_000
+YOUNG_RECORDS = 50
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 60 * ROUNDS)]
 
@@ -127,27 +129,48 @@ async def test_f41_l1_a_store_that_comes_back_empty_is_rebuilt_under_load(
         assert (code, "nothing to rebuild" in out) == (0, True)
 
 
-async def test_f42_l2_a_store_older_than_a_topic_deletes_nothing(
-    dev: DevCluster, tmp_path: Path
-) -> None:
+async def _young_topic_and_older_store(dev: DevCluster, tmp_path: Path) -> None:
+    """A topic that is younger than the store is in the end; all services are stopped."""
     async with connected(dev) as cluster:
         await cluster.admin.create_topic("old")
         await keep_copy(cluster, tmp_path / "copy")
         await cluster.admin.create_topic("young", partitions=2)
-        await _write(cluster, "young", 50)
+        await _write(cluster, "young", YOUNG_RECORDS)
         # A copy of the metadata is written within a moment.
         await asyncio.sleep(4)
-    before_folder = dev.folder
     await dev.down()
-    assert before_folder == dev.folder
     etcd = dev.folder / "etcd" / "data"
     etcd.rename(tmp_path / "right")
     (tmp_path / "copy").rename(etcd)
+
+
+async def _start_again(dev: DevCluster) -> None:
+    for member in sorted(dev.state.members, key=lambda each: each.role is not Role.ETCD):
+        await dev.start(member.name)
+
+
+async def _read_young(dev: DevCluster) -> list[bytes | None]:
+    seen: list[bytes | None] = []
+    async with Consumer(
+        "young", bootstrap_servers=dev.state.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
+        async with asyncio.timeout(40):
+            while len(seen) < YOUNG_RECORDS:
+                seen += [each.value for each in await consumer.poll(1.0)]
+    return seen
+
+
+def _all_of_young() -> set[bytes]:
+    return {b"%d" % number for number in range(YOUNG_RECORDS)}
+
+
+async def test_f42_l2_a_store_older_than_a_topic_deletes_nothing(
+    dev: DevCluster, tmp_path: Path
+) -> None:
+    await _young_topic_and_older_store(dev, tmp_path)
     logs = {path: path.stat().st_size for path in dev.folder.glob("broker-*/data/young-*/*.log")}
     assert len(logs) == 6
-    for name in ("etcd", "controller-1", "controller-2", "broker-1", "broker-2", "broker-3"):
-        await dev.start(name)
-    await dev.start("coordinator-1")
+    await _start_again(dev)
     async with connected(dev) as cluster:
         await _doubting(cluster)
         await asyncio.sleep(SETTLED_S)
@@ -155,14 +178,42 @@ async def test_f42_l2_a_store_older_than_a_topic_deletes_nothing(
         told = await recover(cluster)
         assert "went back" in told[0]["store"]
         await cluster.until_well("young")
-        async with Consumer(
-            "young", bootstrap_servers=dev.state.bootstrap, auto_offset_reset="earliest"
-        ) as consumer:
-            seen: list[bytes | None] = []
-            async with asyncio.timeout(40):
-                while len(seen) < 50:
-                    seen += [each.value for each in await consumer.poll(1.0)]
-        assert sorted(seen) == sorted(b"%d" % number for number in range(50))  # type: ignore[type-var]
+        seen = await _read_young(dev)
+        assert (len(seen), set(seen)) == (YOUNG_RECORDS, _all_of_young())
+
+
+async def test_f42_l2_what_the_store_does_not_know_is_set_aside_and_taken_back(
+    dev: DevCluster, tmp_path: Path
+) -> None:
+    """Brokers that have no copy of the metadata cannot tell that the store went back."""
+    await _young_topic_and_older_store(dev, tmp_path)
+    for path in dev.folder.glob("broker-*/data/metadata-copy"):
+        path.unlink()
+    await _start_again(dev)
+    async with connected(dev) as cluster:
+        strays = [dev.folder / f"broker-{number}" / "data" for number in (1, 2, 3)]
+
+        def all_aside() -> bool:
+            return all(len(list(each.glob("young-*-stray"))) == 2 for each in strays)
+
+        await eventually("all replicas are set aside", all_aside)
+        code, out, err = await tailrace(cluster, "cluster", "recover")
+        assert code == 0, err
+        assert "nothing to rebuild" in out
+        assert "`--adopt young=" in out
+        code, out, err = await tailrace(cluster, "cluster", "recover", "--adopt", "young")
+        assert code == 0, err
+        assert "Nothing was changed" in out
+        code, _, err = await tailrace(cluster, "cluster", "recover", "--adopt", "yuong")
+        assert code == 1
+        assert "of these there are: young" in err
+        told = await recover(cluster, "--adopt", "young")
+        assert told[-1]["waiting"] == []
+        await cluster.until_well("young")
+        seen = await _read_young(dev)
+        assert (len(seen), set(seen)) == (YOUNG_RECORDS, _all_of_young())
+        assert list(dev.folder.glob("broker-*/data/*-stray")) == []
+        await _write(cluster, "young", 3)
 
 
 async def test_f42_l6_a_store_that_goes_back_under_brokers_and_is_made_right_again(

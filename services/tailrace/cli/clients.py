@@ -191,6 +191,15 @@ _Missing = Annotated[
         help="Go on without what this broker knows; may be repeated.",
     ),
 ]
+_Adopt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adopt",
+        metavar="TOPIC[=ID]",
+        help="Take back a topic that the store does not know and brokers have set aside; may be "
+        "repeated.",
+    ),
+]
 _RecoveryTimeout = Annotated[
     float,
     typer.Option(
@@ -210,6 +219,7 @@ def recover_cluster(
     config: _EtcdConfig = None,
     settings: _EtcdSet = None,
     missing: _Missing = None,
+    adopt: _Adopt = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Write the plan. Without, it is only shown.")
     ] = False,
@@ -223,6 +233,9 @@ def recover_cluster(
     Each broker keeps a copy of the metadata. This asks all brokers, shows what the rebuilt store
     will hold, what is certain and what is inferred, and writes it with --apply. Brokers need the
     store neither to run nor to answer. No record is touched, and no newer store is overwritten.
+
+    With a store that is right, --adopt takes topics back of which only replicas are left that
+    brokers have set aside (`tailrace brokers strays`).
     """
     from tailrace.cli import recovery  # noqa: PLC0415
     from tailrace.cli.stores import dev_control, etcd_settings_of  # noqa: PLC0415
@@ -232,6 +245,7 @@ def recover_cluster(
             control=control or dev_control(),
             etcd=etcd_settings_of(etcd, config, settings or [], is_dev=not control),
             missing=frozenset(missing or ()),
+            adopt=tuple(adopt or ()),
             apply=apply,
             yes=yes,
             show_all=show_all,

@@ -17,6 +17,7 @@ from typing import Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Table
 
 from tailrace.cli.connecting import run
 from tailrace.cli.formatting import counted, iso_time, safe
@@ -24,19 +25,22 @@ from tailrace.cli.output import console_for, plain_table, print_json, stdout_con
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.recovery_facts import GatheredFacts, gather_facts
 from tailrace.clock import SystemClock
-from tailrace.errors import InvalidConfig, RequestTimedOut, StoreUnavailable
+from tailrace.errors import InvalidConfig, InvalidRequest, RequestTimedOut, StoreUnavailable
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import NO_BROKER, ROOT
-from tailrace.meta.rebuild import rebuild
+from tailrace.meta.rebuild import adopt, rebuild
 from tailrace.meta.recovery import (
+    AdoptionPlan,
     Certainty,
     NothingToRecover,
     PartitionReport,
     RecoveryPlan,
+    plan_adoption,
     plan_recovery,
+    stray_topics,
 )
 from tailrace.meta.settings import EtcdSettings, open_store
-from tailrace.meta.store import MetadataStore
+from tailrace.meta.store import MetadataStore, Snapshot
 from tailrace.transport.http2.network import Http2Network
 
 LOOK_EVERY_S: Final = 0.5
@@ -51,6 +55,8 @@ class RecoverOptions:
     control: str
     etcd: EtcdSettings
     missing: frozenset[int] = frozenset()
+    # Topics to take back from replicas that were set aside, as NAME or NAME=ID.
+    adopt: tuple[str, ...] = ()
     apply: bool = False
     yes: bool = False
     show_all: bool = False
@@ -60,13 +66,7 @@ class RecoverOptions:
 
 def recover(options: RecoverOptions) -> None:
     """Show what a rebuilt store would hold; with `apply`, write it and wait for the cluster."""
-    try:
-        run(_recover(options))
-    except NothingToRecover as error:
-        if options.as_json:
-            print_json({"type": "plan", "needed": False, "why": str(error)})
-        else:
-            typer.echo(f"{error}.")
+    run(_recover(options))
 
 
 async def _recover(options: RecoverOptions) -> None:
@@ -81,36 +81,117 @@ async def _recover(options: RecoverOptions) -> None:
         )
     store = open_store(options.etcd)
     try:
-        plan = await _plan(options, gathered, store)
-        _show(plan, gathered, options)
-        if not options.apply:
-            _told(options, "Nothing was changed. `--apply` writes this plan.")
+        seen = await _read(options, store)
+        try:
+            plan = plan_recovery(
+                gathered.facts,
+                seen,
+                store_id=f"{SystemRandom().getrandbits(128):032x}",
+                now_ms=SystemClock().wall_ms(),
+                accept_missing=options.missing,
+            )
+        except NothingToRecover as error:
+            await _adopt(options, gathered, seen, store, str(error))
             return
-        if not options.yes and sys.stdin.isatty():
-            where = ", ".join(options.etcd.endpoints)
-            typer.confirm(f"Rebuild the store at {where} from this plan?", abort=True)
-        await _apply(options, plan, gathered, store)
+        if options.adopt:
+            raise InvalidRequest(
+                f"the store has to be rebuilt first ({plan.problem or plan.standing.value}), which "
+                "takes back what was set aside, too: leave --adopt out"
+            )
+        _show(plan, gathered, options)
+        if _is_confirmed(options, "Rebuild the store at {} from this plan?"):
+            await _apply(options, plan, gathered, store)
     finally:
         await store.close()
 
 
-async def _plan(
-    options: RecoverOptions, gathered: GatheredFacts, store: MetadataStore
-) -> RecoveryPlan:
+async def _read(options: RecoverOptions, store: MetadataStore) -> Snapshot:
     try:
-        seen = await store.snapshot(ROOT)
+        return await store.snapshot(ROOT)
     except StoreUnavailable as error:
         raise StoreUnavailable(
             f"the store at {', '.join(options.etcd.endpoints)} does not answer: {error}. Start an "
             "etcd there, an empty one will do, or name another with --etcd"
         ) from error
-    return plan_recovery(
-        gathered.facts,
-        seen,
-        store_id=f"{SystemRandom().getrandbits(128):032x}",
-        now_ms=SystemClock().wall_ms(),
-        accept_missing=options.missing,
-    )
+
+
+def _is_confirmed(options: RecoverOptions, question: str) -> bool:
+    if not options.apply:
+        _told(options, "Nothing was changed. `--apply` writes this plan.")
+        return False
+    if not options.yes and sys.stdin.isatty():
+        typer.confirm(question.format(", ".join(options.etcd.endpoints)), abort=True)
+    return True
+
+
+# ------------------------------------------------------------------------------------ adopting
+
+
+async def _adopt(
+    options: RecoverOptions,
+    gathered: GatheredFacts,
+    seen: Snapshot,
+    store: MetadataStore,
+    why: str,
+) -> None:
+    """The store is right; topics of which only strays are left may be taken back."""
+    if not options.adopt:
+        _tell_strays(options, stray_topics(gathered.facts, seen), why)
+        return
+    for wanted in options.adopt:
+        name, _, topic_id = wanted.partition("=")
+        plan = plan_adoption(
+            gathered.facts, seen, name=name, topic_id=topic_id, accept_missing=options.missing
+        )
+        _show_adoption(options, plan)
+        if not _is_confirmed(options, f"Take topic {safe(name)} back into the store at {{}}?"):
+            continue
+        added = await adopt(store, plan, now_ms=SystemClock().wall_ms())
+        _told(options, f"Topic {safe(name)} is back: {counted(added, 'partition')}.")
+        brokers = {int(each.broker_id) for each in gathered.facts}
+        left = await _until_led(store, brokers, options.timeout_ms)
+        _report(options, added, left)
+
+
+def _tell_strays(options: RecoverOptions, strays: dict[str, set[str]], why: str) -> None:
+    if options.as_json:
+        print_json(
+            {
+                "type": "plan",
+                "needed": False,
+                "why": why,
+                "set_aside": {name: sorted(ids) for name, ids in sorted(strays.items())},
+            }
+        )
+        return
+    typer.echo(f"{why}.")
+    for name, ids in sorted(strays.items()):
+        for each in sorted(ids):
+            typer.echo(
+                f"Topic {safe(name)} ({each}) is not in the store, and replicas of it were set "
+                f"aside: `--adopt {safe(name)}={each}` takes it back."
+            )
+
+
+def _show_adoption(options: RecoverOptions, plan: AdoptionPlan) -> None:
+    if options.as_json:
+        print_json(
+            {
+                "type": "adoption",
+                "topic": plan.name,
+                "topic_id": plan.record.topic_id,
+                "present": plan.present,
+                "notes": list(plan.notes),
+            }
+        )
+        for each in plan.partitions:
+            print_json({"type": "partition", **each.as_dict()})
+        return
+    console = stdout_console()
+    console.print(f"topic {safe(plan.name)}, id {plan.record.topic_id}", soft_wrap=True)
+    for note in plan.notes:
+        console.print(f"note: {safe(note)}", soft_wrap=True)
+    console.print(_table(plan.partitions))
 
 
 # ------------------------------------------------------------------------------------ showing
@@ -142,12 +223,7 @@ def _show(plan: RecoveryPlan, gathered: GatheredFacts, options: RecoverOptions) 
         console.print(f"note: {safe(note)}", soft_wrap=True)
     shown, left = _chosen(plan.partitions, show_all=options.show_all)
     if shown:
-        table = plain_table(
-            "partition", "replicas", "isr", "epoch", "log end", "committed", "known", "why"
-        )
-        for each in shown:
-            table.add_row(*_row(each))
-        console.print(table)
+        console.print(_table(shown))
     if left:
         console.print(f"{counted(left, 'partition')} more are certain: `--all` shows them.")
 
@@ -189,6 +265,15 @@ def _chosen(
     return doubtful + certain[:room], len(certain) - len(certain[:room])
 
 
+def _table(shown: Sequence[PartitionReport]) -> Table:
+    table = plain_table(
+        "partition", "replicas", "isr", "epoch", "log end", "committed", "known", "why"
+    )
+    for each in shown:
+        table.add_row(*_row(each))
+    return table
+
+
 def _row(each: PartitionReport) -> tuple[str, ...]:
     return (
         str(each.partition),
@@ -219,13 +304,18 @@ async def _apply(
     _told(options, f"The store is rebuilt: {counted(done, 'key')} written or removed.")
     wanted = {int(each.broker_id) for each in gathered.facts}
     left = await _until_led(store, wanted, options.timeout_ms)
+    _report(options, done, left)
+
+
+def _report(options: RecoverOptions, done: int, left: Sequence[str]) -> None:
+    """Say how it ended; RequestTimedOut while something is missing."""
     if options.as_json:
-        print_json({"type": "result", "written": done, "waiting": left})
+        print_json({"type": "result", "written": done, "waiting": list(left)})
     elif not left:
         typer.echo("All brokers that answered are registered, and all partitions are led.")
     if left:
         raise RequestTimedOut(
-            f"the store is rebuilt, and after {options.timeout_ms / 1_000:g} s still: "
+            f"it is written, and after {options.timeout_ms / 1_000:g} s still: "
             f"{'; '.join(left)}. `tailrace doctor` and `tailrace topics describe --unhealthy` "
             "say more"
         )
