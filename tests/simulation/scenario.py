@@ -103,7 +103,7 @@ class Run:
         """End all faults and start everything that is down."""
         cluster = self.cluster
         cluster.network.heal()
-        cluster.etcd.start()
+        cluster.etcd.make_right()
         cluster.etcd.heal()
         for node in cluster.brokers:
             node.files.disk_bytes_max = None
