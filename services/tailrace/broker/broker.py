@@ -525,6 +525,7 @@ class Broker:
                 self._store,
                 self._clock,
                 self._say,
+                look=self.verified.look,
                 epoch=lambda: self.epoch,
                 incarnation=self._incarnation,
                 proof_needed=not settings.control_on_client_port,

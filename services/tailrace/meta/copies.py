@@ -131,6 +131,7 @@ def _read_witness(fields: Fields) -> Witness:
         revision=fields.integer("revision"),
         controller_epoch=fields.integer("controller_epoch"),
         token=fields.text("token"),
+        stamp=fields.integer("stamp") if fields.has("stamp") else 0,
     )
 
 

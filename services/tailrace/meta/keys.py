@@ -33,6 +33,9 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER: Final = "/cluster"
 # Below CLUSTER, so that one read of that prefix shows which store this is.
 TERMS: Final = "/cluster/terms/"
+# A counter that the active controller raises after each change of anything: a store that went back
+# has a lower one, however far its revision has come since.
+STAMP: Final = "/cluster/stamp"
 BROKERS: Final = "/brokers/ids/"
 TOPICS: Final = "/brokers/topics/"
 CORDONED: Final = "/brokers/cordoned/"
@@ -203,10 +206,14 @@ class ClusterRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermRecord:
-    """One term of a controller. `token` is random: a store that went back repeats no token."""
+    """One term of a controller. `token` is random: a store that went back repeats no token.
+
+    `stamp`: the store's stamp when the term began; 0: begun by an older version.
+    """
 
     controller_id: int
     token: str
+    stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -594,7 +601,11 @@ def _read_cluster(fields: Fields) -> ClusterRecord:
 
 
 def _read_term(fields: Fields) -> TermRecord:
-    return TermRecord(controller_id=fields.integer("controller_id"), token=fields.text("token"))
+    return TermRecord(
+        controller_id=fields.integer("controller_id"),
+        token=fields.text("token"),
+        stamp=fields.integer("stamp") if fields.has("stamp") else 0,
+    )
 
 
 def _read_tombstone(fields: Fields) -> TopicTombstone:

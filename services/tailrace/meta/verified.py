@@ -11,6 +11,11 @@ Invariant: an answer is handed on only when the store's revision is not below on
 answer had. A process that has used the store's predecessor does not use a rebuilt store
 (`Standing.REPLACED`): what it remembers (revisions, epochs) is of another store, so it has to start
 anew. After that start nothing is remembered but the witness, and the rebuilt store is believed.
+
+A service that keeps nothing on disk believes whatever answers first, and that may be the wrong
+store. Brokers know better: they are registered only in a store that they believe. So where their
+registrations outlast their leases in a store that this service does not believe, the service was
+wrong, and starts anew with that store (`follow_brokers_ms`).
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import Final, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import LeaseLost, StoreUnavailable
-from tailrace.meta.keys import CLUSTER
+from tailrace.meta.keys import BROKERS, CLUSTER
 from tailrace.meta.lineage import Judgement, Standing, Witness, judge
 from tailrace.meta.store import (
     TXN_OPERATIONS_MAX,
@@ -39,6 +44,8 @@ from tailrace.meta.store import (
 LOOK_INTERVAL_MS: Final = 2_000
 # While it is not believed, calls do not make it be looked at more often than this.
 DOUBT_MS: Final = 250
+# Three times what the lease of a broker lasts: after that its registration was renewed for certain.
+FOLLOW_BROKERS_MS: Final = 15_000
 # How often a transaction is sent because only the cluster's record had changed.
 RECORD_ATTEMPTS_MAX: Final = 3
 
@@ -49,7 +56,8 @@ class VerifiedStore:
     """A MetadataStore in front of another one.
 
     `witness`: what is known of the store; None: whatever answers first is believed.
-    `standing`, `problem`: what the last look came to. `replaced` is set once the store was rebuilt.
+    `standing`, `problem`: what the last look came to. `replaced` is set once the store was rebuilt,
+    or the brokers have shown that this service believed the wrong one: it has to start anew.
     """
 
     def __init__(
@@ -59,7 +67,12 @@ class VerifiedStore:
         say: Callable[[str], None],
         *,
         witness: Witness | None = None,
+        follow_brokers_ms: int | None = None,
     ) -> None:
+        """`follow_brokers_ms`: after how long brokers are believed more than what was seen before.
+
+        None: never, the witness was kept on disk.
+        """
         self._store = store
         self._clock = clock
         self._say = say
@@ -70,6 +83,9 @@ class VerifiedStore:
         self._record: Entry | None = None
         # The highest revision that any answer had.
         self._revision = 0
+        self._follow_brokers_ms = follow_brokers_ms
+        # Since when each registration is seen in a store that is not believed.
+        self._registered_ms: dict[tuple[str, int], int] = {}
         self.witness = witness
         self.standing = Standing.UNFOUNDED
         self.problem = ""
@@ -186,6 +202,7 @@ class VerifiedStore:
         except StoreUnavailable:
             # Whoever answers next may be another one.
             self._is_fresh = False
+            self._registered_ms = {}
             raise
 
     async def _ensure(self) -> None:
@@ -223,11 +240,31 @@ class VerifiedStore:
             self._believe(found, seen)
         else:
             self._doubt(found)
+            if found.standing in {Standing.OTHER, Standing.OLDER}:
+                await self._ask_brokers()
+
+    async def _ask_brokers(self) -> None:
+        """See whether brokers stay registered in a store that this service does not believe."""
+        if self._follow_brokers_ms is None or self.replaced.is_set():
+            return
+        seen = await self._answer(self._store.snapshot(BROKERS))
+        now_ms, known = self._clock.monotonic_ms(), self._registered_ms
+        found = [(each.key, each.create_revision) for each in seen.entries if each.lease]
+        self._registered_ms = {each: known.get(each, now_ms) for each in found}
+        since_ms = min(self._registered_ms.values(), default=now_ms)
+        if now_ms - since_ms >= self._follow_brokers_ms:
+            self._say(
+                f"brokers have been registered in this store for {now_ms - since_ms} ms, so it is "
+                f"the right one, and what was believed before was not: {self.problem}. Starting "
+                "anew with it"
+            )
+            self.replaced.set()
 
     def _believe(self, found: Judgement, seen: Snapshot) -> None:
         if self.problem:
             self._say(f"the metadata store is believed again, after: {self.problem}")
         self.standing, self.problem, self.problem_since_ms = found.standing, "", None
+        self._registered_ms = {}
         if found.standing is Standing.REPLACED and self._record is not None:
             if not self.replaced.is_set():
                 self._say(
@@ -262,5 +299,5 @@ class VerifiedStore:
     def _rejection(self) -> StoreUnavailable:
         self.rejections += 1
         if self.replaced.is_set():
-            return StoreUnavailable("the store was rebuilt: this process starts anew with it")
+            return StoreUnavailable("this process starts anew with the store, which is another now")
         return StoreUnavailable(f"the store is not believed: {self.problem}")

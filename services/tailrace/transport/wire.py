@@ -141,6 +141,8 @@ class OrderHeader:
     broker_epoch: int
     # Of the broker's registration; empty: an older controller, which does not say.
     broker_incarnation: str = ""
+    # Of the controller's term in the store; empty: an older controller, which has none.
+    term_token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,7 @@ def to_order_header(header: OrderHeader) -> control_pb2.OrderHeader:
         controller_epoch=header.controller_epoch,
         broker_epoch=header.broker_epoch,
         broker_incarnation=header.broker_incarnation,
+        term_token=header.term_token,
     )
 
 
@@ -183,6 +186,7 @@ def from_order_header(message: control_pb2.OrderHeader) -> OrderHeader:
         controller_epoch=message.controller_epoch,
         broker_epoch=message.broker_epoch,
         broker_incarnation=message.broker_incarnation,
+        term_token=message.term_token,
     )
 
 
