@@ -53,6 +53,8 @@ class Nemesis:
         self.rng = rng
         self._until_s = run.loop.time() + duration_s
         self._powerless: BrokerNode | None = None
+        # Somebody is about to harm its disk.
+        self._in_hands: BrokerNode | None = None
         # What the one that is not back yet has of bad bytes, which nobody may have noticed.
         self.rotten: list[Rot] = []
 
@@ -110,8 +112,11 @@ class Nemesis:
             return True
         return False
 
-    async def end(self, node: BrokerNode) -> None:
-        """Killed, or stopped in order, so that it says that it was closed."""
+    async def take(self, node: BrokerNode) -> bool:
+        """End it, to harm its disk then: killed, or stopped in order, as it says then itself."""
+        if not self.may_lose_power(node) or self._in_hands is not None:
+            return False
+        self._in_hands = node
         if self.rng.random() < 0.5 and not node.is_paused:
             try:
                 async with asyncio.timeout(15):
@@ -119,9 +124,19 @@ class Nemesis:
             except TimeoutError:
                 pass
         node.kill()
+        return True
+
+    async def give_back(self, node: BrokerNode) -> None:
+        """Start it with what is on its disk now."""
+        node.is_harmed = True
+        self._in_hands = None
+        await self.last(0.0, 3.0)
+        node.start()
 
     def _is_back(self, node: BrokerNode) -> bool:
         """In the ISR of everything again, as the leaders know it."""
+        if node is self._in_hands:
+            return False
         if not node.is_up or node.broker is None or node.broker.replicas is None:
             return False
         hosted = list(node.broker.replicas.hosted())
@@ -378,18 +393,15 @@ async def damaged_files(nemesis: Nemesis) -> None:
     rng, node = nemesis.rng, nemesis.some_broker()
     older = copy_of(node.files)
     await nemesis.last(0.1, 3.0)
-    if not nemesis.may_lose_power(node):
+    if not await nemesis.take(node):
         return
-    await nemesis.end(node)
     for _ in range(rng.randint(1, 2)):
         there = paths(node.files)
         if there:
             path, what = rng.choice(there), rng.choice(list(Harm))
             done = harm(node.files, path, what, older=older, rng=rng)
             nemesis.note(f"{node.name} {path} {done or 'stays as it is'}")
-    node.is_harmed = True
-    await nemesis.last(0.0, 3.0)
-    node.start()
+    await nemesis.give_back(node)
 
 
 async def older_folder(nemesis: Nemesis) -> None:
@@ -397,13 +409,10 @@ async def older_folder(nemesis: Nemesis) -> None:
     node = nemesis.some_broker()
     older = copy_of(node.files)
     await nemesis.last(0.1, 4.0)
-    if not older.files or not nemesis.may_lose_power(node):
+    if not older.files or not await nemesis.take(node):
         return
-    await nemesis.end(node)
     put_back(node.files, older)
-    node.is_harmed = True
-    await nemesis.last(0.0, 3.0)
-    node.start()
+    await nemesis.give_back(node)
 
 
 async def clone(nemesis: Nemesis) -> None:
