@@ -49,17 +49,18 @@ from tailrace.log.data_folder import DataFolder, Identity
 from tailrace.log.files import Files
 from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
-from tailrace.meta.copies import StoredMetadata
+from tailrace.meta.copies import StoredMetadata, brokers_of
 from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,
     BrokerRegistration,
     ClusterRecord,
     ControllerRecord,
+    broker_key,
     decode,
 )
 from tailrace.meta.store import MetadataStore
-from tailrace.meta.verified import VerifiedStore
+from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.model import BrokerId
 from tailrace.process import StartAnew
@@ -108,7 +109,14 @@ class Broker:
         self._tracer = tracer
         self._store_view = store_view
         self._files = files
-        self.verified = VerifiedStore(store, clock, say)
+        self.verified = VerifiedStore(
+            store,
+            clock,
+            say,
+            followed=Followed(
+                self._most_brokers, FOLLOW_BROKERS_MS, own_key=broker_key(settings.broker_id)
+            ),
+        )
         self._store: MetadataStore = self.verified
         self._network = network
         self._make_links = links
@@ -223,7 +231,14 @@ class Broker:
 
     async def _until_replaced(self) -> None:
         await self.verified.replaced.wait()
-        self._task_failed("the metadata store", StartAnew("the metadata store was rebuilt"))
+        if self.copier is not None:
+            await self.copier.forget_witness()
+        self._task_failed("the metadata store", StartAnew("the metadata store is another one"))
+
+    def _most_brokers(self) -> int:
+        """More than half of the brokers that this one knows of."""
+        stored = StoredMetadata() if self.copier is None else self.copier.stored
+        return len({*brokers_of(stored), self._settings.broker_id}) // 2 + 1
 
     def store_view(self) -> StoreView:
         """How the store answers, and whether it is believed."""

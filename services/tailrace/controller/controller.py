@@ -65,7 +65,7 @@ from tailrace.meta.store import (
     Operation,
     Put,
 )
-from tailrace.meta.verified import FOLLOW_BROKERS_MS, VerifiedStore
+from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
@@ -110,7 +110,7 @@ class Controller:
             store,
             clock,
             say,
-            follow_brokers_ms=max(FOLLOW_BROKERS_MS, 3 * settings.broker_lease_ttl_ms),
+            followed=Followed(lambda: 1, max(FOLLOW_BROKERS_MS, 3 * settings.broker_lease_ttl_ms)),
         )
         self._store = MeasuredStore(self.verified, clock)
         self._network = network

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tailrace.errors import CorruptCheckpoint
 from tailrace.meta.fields import Fields, parse_json
-from tailrace.meta.keys import PartitionState, decode, encode
+from tailrace.meta.keys import Kind, PartitionState, decode, encode, place_of
 from tailrace.meta.lineage import Witness
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.record.codec import crc32c
@@ -97,6 +97,16 @@ def decode_copy(data: bytes, *, where: str = FILE_NAME) -> StoredMetadata:
         copy=read_copy(fields.fields("copy")) if fields.has("copy") else None,
         orders={each.partition: each for each in orders},
     )
+
+
+def brokers_of(stored: StoredMetadata) -> set[BrokerId]:
+    """Return the brokers that were registered at the time of the copy, or have replicas."""
+    known = {broker for order in stored.orders.values() for broker in order.replicas}
+    for entry in () if stored.copy is None else stored.copy.entries:
+        place = place_of(entry.key)
+        if place is not None and place.kind is Kind.BROKER:
+            known.add(BrokerId(place.number))
+    return known
 
 
 def write_copy(copy: MetadataCopy) -> dict[str, object]:

@@ -15,14 +15,15 @@ anew. After that start nothing is remembered but the witness, and the rebuilt st
 A service that keeps nothing on disk believes whatever answers first, and that may be the wrong
 store. Brokers know better: they are registered only in a store that they believe. So where their
 registrations outlast their leases in a store that this service does not believe, the service was
-wrong, and starts anew with that store (`follow_brokers_ms`).
+wrong, and starts anew with that store (`Followed`). A broker follows most of the others in the same
+way: one that was away when a copy of the store was made cannot tell that copy from what came since.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import LeaseLost, StoreUnavailable
@@ -52,6 +53,15 @@ RECORD_ATTEMPTS_MAX: Final = 3
 T = TypeVar("T")
 
 
+class Followed(NamedTuple):
+    """How many other brokers must be registered, and for how long, to be believed more."""
+
+    count: Callable[[], int]
+    lasting_ms: int
+    # The key of this very broker.
+    own_key: str = ""
+
+
 class VerifiedStore:
     """A MetadataStore in front of another one.
 
@@ -67,12 +77,9 @@ class VerifiedStore:
         say: Callable[[str], None],
         *,
         witness: Witness | None = None,
-        follow_brokers_ms: int | None = None,
+        followed: Followed | None = None,
     ) -> None:
-        """`follow_brokers_ms`: after how long brokers are believed more than what was seen before.
-
-        None: never, the witness was kept on disk.
-        """
+        """`followed`: which brokers are believed more than the witness; None: no others are."""
         self._store = store
         self._clock = clock
         self._say = say
@@ -83,7 +90,7 @@ class VerifiedStore:
         self._record: Entry | None = None
         # The highest revision that any answer had.
         self._revision = 0
-        self._follow_brokers_ms = follow_brokers_ms
+        self._followed = followed
         # Since when each registration is seen in a store that is not believed.
         self._registered_ms: dict[tuple[str, int], int] = {}
         self.witness = witness
@@ -240,23 +247,32 @@ class VerifiedStore:
             self._believe(found, seen)
         else:
             self._doubt(found)
-            if found.standing in {Standing.OTHER, Standing.OLDER}:
-                await self._ask_brokers()
+            await self._ask_brokers(found)
 
-    async def _ask_brokers(self) -> None:
+    async def _ask_brokers(self, found: Judgement) -> None:
         """See whether brokers stay registered in a store that this service does not believe."""
-        if self._follow_brokers_ms is None or self.replaced.is_set():
+        followed = self._followed
+        is_brokers = followed is not None and bool(followed.own_key)
+        # A broker that has data of a cluster is never of another one.
+        followable = {Standing.OLDER} if is_brokers else {Standing.OLDER, Standing.OTHER}
+        if followed is None or self.replaced.is_set() or found.standing not in followable:
             return
         seen = await self._answer(self._store.snapshot(BROKERS))
         now_ms, known = self._clock.monotonic_ms(), self._registered_ms
-        found = [(each.key, each.create_revision) for each in seen.entries if each.lease]
-        self._registered_ms = {each: known.get(each, now_ms) for each in found}
-        since_ms = min(self._registered_ms.values(), default=now_ms)
-        if now_ms - since_ms >= self._follow_brokers_ms:
+        others = [
+            (each.key, each.create_revision)
+            for each in seen.entries
+            if each.lease and each.key != followed.own_key
+        ]
+        self._registered_ms = {each: known.get(each, now_ms) for each in others}
+        lasting = [
+            each for each in self._registered_ms.values() if now_ms - each >= followed.lasting_ms
+        ]
+        if len(lasting) >= followed.count():
             self._say(
-                f"brokers have been registered in this store for {now_ms - since_ms} ms, so it is "
-                f"the right one, and what was believed before was not: {self.problem}. Starting "
-                "anew with it"
+                f"{len(lasting)} brokers have been registered in this store for "
+                f"{followed.lasting_ms} ms or more, so it is the right one, and what was believed "
+                f"before was not: {self.problem}. Starting anew with it"
             )
             self.replaced.set()
 

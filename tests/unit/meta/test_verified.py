@@ -22,7 +22,7 @@ from tailrace.meta.keys import (
 from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.memory import MemoryEtcd, MemoryStore
 from tailrace.meta.store import CreatedAt, Delete, Put
-from tailrace.meta.verified import DOUBT_MS, VerifiedStore
+from tailrace.meta.verified import DOUBT_MS, Followed, VerifiedStore
 
 RECORD = encode(ClusterRecord(cluster_id="c", store_id="s"))
 
@@ -199,7 +199,7 @@ async def test_the_store_is_looked_at_when_nobody_asks(world: World) -> None:
 async def test_brokers_that_stay_registered_show_which_store_is_right(world: World) -> None:
     """This service began with the wrong store and keeps nothing on disk."""
     await world.found(world.etcd, encode(ClusterRecord(cluster_id="wrong", store_id="w")))
-    world.store._follow_brokers_ms = 15_000
+    world.store._followed = Followed(lambda: 1, 15_000)
     await world.store.look()
     right = MemoryEtcd()
     await world.found(right)
@@ -226,7 +226,7 @@ async def test_registrations_that_end_show_nothing(world: World) -> None:
     older.start()
     older.txn([], [Put(broker_key(1), b"", older.grant_lease(5_000))])
     world.etcd.txn([], [Put(STAMP, encode_counter(1))])
-    world.store._follow_brokers_ms = 15_000
+    world.store._followed = Followed(lambda: 1, 15_000)
     await world.store.look()
     looking = asyncio.ensure_future(world.store.run())
     world.swap(older)
