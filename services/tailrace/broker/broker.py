@@ -177,6 +177,7 @@ class Broker:
             rng=self._rng,
             identity=lambda: (self._cluster_id, self.epoch),
             incarnation=self._incarnation,
+            process=self._process,
             say=self._say,
             live=self.live,
         )
@@ -593,6 +594,7 @@ class Broker:
                 link_host=link_host,
                 link_port=link_port,
                 incarnation=self._manager_of_logs().incarnation,
+                process=self._process,
                 rack=settings.rack,
                 instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,

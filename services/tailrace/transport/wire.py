@@ -165,6 +165,8 @@ class PartitionOrder:
     removing: tuple[BrokerId, ...] = ()
     # The last epoch that began with an election that may have lost records; 0: none is known.
     unclean_epoch: int = 0
+    # Which start of the leader's process was given the epoch; empty: not known.
+    leader_process: str = ""
     # While the topic is `syncing`: the revision of its record, which is not sent. Who obeys has
     # synced what it had then.
     syncing_revision: int = 0
@@ -205,6 +207,7 @@ def to_order(order: PartitionOrder) -> control_pb2.PartitionOrder:
         adding=order.adding,
         removing=order.removing,
         unclean_epoch=order.unclean_epoch,
+        leader_process=order.leader_process,
     )
 
 
@@ -224,6 +227,7 @@ def from_order(message: control_pb2.PartitionOrder) -> PartitionOrder:
         adding=_brokers(message.adding),
         removing=_brokers(message.removing),
         unclean_epoch=message.unclean_epoch,
+        leader_process=message.leader_process,
     )
     problem = _order_problem(order)
     if problem is not None:

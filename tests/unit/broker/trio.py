@@ -229,6 +229,7 @@ class Trio:
         leader_link: str = "",
         adding: Sequence[int] = (),
         unclean_epoch: int = 0,
+        leader_process: str = "",
     ) -> list[control_pb2.LeaderAndIsrResponse]:
         """Store a state of the partition and order it to the brokers that run."""
         state = PartitionState(
@@ -252,6 +253,7 @@ class Trio:
             config=config or {},
             adding=adding,
             unclean_epoch=unclean_epoch,
+            leader_process=leader_process,
         )
         targets = sorted(self.brokers) if to is None else to
         return [await self.send_order(each, order) for each in targets]

@@ -89,6 +89,7 @@ SINCE_LATER: Final = {
     (BrokerRegistration, "instance"),
     (BrokerRegistration, "control_host"),
     (BrokerRegistration, "control_port"),
+    (BrokerRegistration, "process"),
     (TermRecord, "stamp"),
     *((ClusterRecord, name) for name in ("store_id", "generation", "former", "recovering")),
 }
