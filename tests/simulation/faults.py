@@ -14,14 +14,19 @@ from typing import Any, NamedTuple
 
 from simulation.checkers import is_sound
 from simulation.cluster import BrokerNode, CoordinatorNode, Node
-from simulation.disk_copies import Harm, copy_of, harm, paths, put_back
+from simulation.disk_copies import DATA, Harm, copy_of, harm, paths, put_back
 from simulation.fabric import Weather
 from simulation.scenario import TOPIC, Run
 from tailrace.broker.hosted import Hosted
+from tailrace.broker.metadata_copier import read_folders
+from tailrace.meta.keys import CLUSTER
+from tailrace.meta.lineage import Standing, judge
 from tailrace.meta.memory import MemoryEtcd
+from tailrace.meta.store import Put
 from tailrace.replication.partition import Role
 
 CLIENTS = ["p0", "p1", "r0", "r1"]
+KNOWN_WAIT_S = 6
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 
@@ -55,6 +60,8 @@ class Nemesis:
         self._powerless: BrokerNode | None = None
         # Somebody is about to harm its disk.
         self._in_hands: BrokerNode | None = None
+        # How many disks were harmed since the store was last another one.
+        self.harmed_meanwhile = 0
         # What the one that is not back yet has of bad bytes, which nobody may have noticed.
         self.rotten: list[Rot] = []
 
@@ -114,8 +121,12 @@ class Nemesis:
 
     async def take(self, node: BrokerNode) -> bool:
         """End it, to harm its disk then: killed, or stopped in order, as it says then itself."""
-        if not self.may_lose_power(node) or self._in_hands is not None:
+        if self._in_hands is not None or not self.may_lose_power(node):
             return False
+        if not self.cluster.etcd.is_right and self.harmed_meanwhile:
+            # Two who forgot which store is right would be most of three.
+            return False
+        self.harmed_meanwhile += 1
         self._in_hands = node
         if self.rng.random() < 0.5 and not node.is_paused:
             try:
@@ -362,8 +373,25 @@ async def store_older(nemesis: Nemesis) -> None:
         node.kill()
         await nemesis.last(0.0, 1.0)
         node.start()
+    else:
+        etcd.right.txn([], [Put("/elsewhere", b"1")])
     await nemesis.last(0.2, 6.0)
-    await _other_store(nemesis, older)
+    for _ in range(KNOWN_WAIT_S):
+        if etcd.is_right and all(knows_better(node, older) for node in nemesis.cluster.brokers):
+            await _other_store(nemesis, older)
+            return
+        await asyncio.sleep(1.0)
+
+
+def knows_better(node: BrokerNode, older: MemoryEtcd) -> bool:
+    """Whether a broker's disk says that a store is older than what the broker has seen.
+
+    One that was away since cannot know; were there many of those, they would go on with the older
+    store, and two clusters would have come of one.
+    """
+    witness, _ = read_folders(node.files, [DATA], lambda _: None)
+    seen = older.snapshot(CLUSTER)
+    return witness is not None and judge(witness, seen).standing is Standing.OLDER
 
 
 async def _other_store(nemesis: Nemesis, other: MemoryEtcd) -> None:
@@ -374,6 +402,7 @@ async def _other_store(nemesis: Nemesis, other: MemoryEtcd) -> None:
     await nemesis.last(0.0, 1.5)
     if not etcd.is_right:
         return
+    nemesis.harmed_meanwhile = 0
     etcd.replace(other)
     for node in [*nemesis.cluster.controllers, *nemesis.cluster.coordinators]:
         if nemesis.rng.random() < 0.4:

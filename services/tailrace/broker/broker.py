@@ -188,6 +188,7 @@ class Broker:
         self._registering = self._tasks.spawn("registration", self._registration.run())
         self.copier = copier = self._copy_metadata(found, manager, replicas)
         self._tasks.spawn("copy of the metadata", copier.run())
+        self._tasks.spawn("identity of the store", self.verified.run())
         self._tasks.spawn("a rebuilt store", self._until_replaced())
         self._tasks.spawn("producer ids", self._producer_ids.run())
         self._tasks.spawn("replica clock", replicas.run())

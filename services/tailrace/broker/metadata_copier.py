@@ -60,6 +60,9 @@ def read_folders(
         found = _read_copy(files, f"{folder}/{FILE_NAME}", say)
         if _age(found) > _age(newest) or not newest.orders:
             newest = found
+    if not cluster_id and newest.copy is not None:
+        # The file that says so is gone or cannot be read; the copy knows it as well.
+        cluster_id = newest.copy.witness.cluster_id
     if not cluster_id:
         return None, StoredMetadata()
     if newest.copy is not None and newest.copy.witness.cluster_id != cluster_id:

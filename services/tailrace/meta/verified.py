@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from tailrace.clock import Clock
@@ -90,6 +91,8 @@ class VerifiedStore:
         self._record: Entry | None = None
         # The highest revision that any answer had.
         self._revision = 0
+        # Since the last look an answer had a higher one.
+        self._advanced = asyncio.Event()
         self._followed = followed
         # Since when each registration is seen in a store that is not believed.
         self._registered_ms: dict[tuple[str, int], int] = {}
@@ -101,9 +104,15 @@ class VerifiedStore:
         self.replaced = asyncio.Event()
 
     async def run(self) -> None:
-        """Look at the store now and then, so that a change is noticed when nobody asks for it."""
+        """Look at the store now and then, so that a change is noticed when nobody asks for it.
+
+        What an answer has shown of the store is remembered soon: a copy from before is older then.
+        """
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_MS / 1_000)
+            await asyncio.sleep(DOUBT_MS / 1_000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout((LOOK_INTERVAL_MS - DOUBT_MS) / 1_000):
+                    await self._advanced.wait()
             try:
                 await self.look()
             except StoreUnavailable:
@@ -236,10 +245,13 @@ class VerifiedStore:
             raise StoreUnavailable(
                 f"an answer of the store was at revision {revision}, an earlier one at {floor}"
             )
-        self._revision = max(self._revision, revision)
+        if revision > self._revision:
+            self._revision = revision
+            self._advanced.set()
 
     async def _look(self) -> None:
         floor = self._revision
+        self._advanced.clear()
         seen = await self._answer(self._store.snapshot(CLUSTER))
         self._looked_ms = self._clock.monotonic_ms()
         found = judge(self.witness, seen, floor=floor)

@@ -124,3 +124,18 @@ async def test_f42_one_other_broker_is_not_most_of_them(trio: Trio) -> None:
     await asyncio.sleep(60)
     assert broker.verified.standing is Standing.OLDER
     assert broker.failure is None
+
+
+@simulate
+async def test_f43_the_copy_knows_the_cluster_when_the_file_that_says_it_is_gone(
+    trio: Trio,
+) -> None:
+    """A broker that forgot its cluster would join whichever has founded itself in the store."""
+    await trio.start()
+    await copied(trio, 0)
+    files = files_of(trio, 0)
+    files.remove("/data/meta.properties")
+    witness, found = read_folders(files, ["/data"], print)
+    assert witness is not None
+    assert witness.cluster_id == CLUSTER_ID
+    assert found.copy is not None
