@@ -63,7 +63,7 @@ class Administrator:
 
     def is_done(self) -> bool:
         """Whether all that was asked for has been done."""
-        etcd = self._cluster.etcd.server
+        etcd = self._cluster.etcd.right
         if etcd.snapshot(REASSIGNMENTS).entries or etcd.snapshot(DELETIONS).entries:
             return False
         return not (self._deletes and SHORT_LIVED in self._cluster.topics())

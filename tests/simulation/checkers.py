@@ -137,7 +137,7 @@ class Witness:
 
     def _look_at_the_store(self) -> None:
         """Who joins an ISR is there and wants to stay; no controller writes after its successor."""
-        etcd = self._cluster.etcd.server
+        etcd = self._cluster.etcd.right
         registrations = [
             decode(BrokerRegistration, entry.value, key=entry.key)
             for entry in etcd.snapshot("/brokers/ids/").entries
@@ -158,7 +158,7 @@ class Witness:
 
     def _came_since_the_last_look(self) -> set[BrokerId]:
         """Brokers that registered meanwhile, though they may be gone again; all: nobody knows."""
-        etcd = self._cluster.etcd.server
+        etcd = self._cluster.etcd.right
         batch = etcd.next_batch("/brokers/ids/", from_revision=self._looked_to + 1)
         self._looked_to = etcd.revision
         if batch is None:

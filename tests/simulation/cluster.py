@@ -27,8 +27,9 @@ from tailrace.coordinator.coordinator import Coordinator
 from tailrace.coordinator.settings import CoordinatorSettings
 from tailrace.coordinator.traces import RebalanceTraces
 from tailrace.errors import TailraceError
-from tailrace.meta.keys import TOPICS, Kind, TopicRecord, decode, place_of, topic_key
-from tailrace.model import TopicPartition
+from tailrace.meta.keys import TOPICS, Kind, TopicRecord, broker_key, decode, place_of, topic_key
+from tailrace.model import BrokerId, TopicPartition
+from tailrace.process import StartAnew
 from tailrace.transport import methods
 from tailrace.transport.rpc import Method
 from tailrace.v1 import controller_pb2
@@ -82,17 +83,51 @@ class Node:
         host = cluster.network.host(self.name, process)
         return process, host, cluster.loop.fork_rng(f"{self.name}#{self.lives}")
 
+    def _start_anew(self) -> None:
+        """The process restarts itself: what it remembers is of no use any more."""
+        process = self.process
+
+        def restart() -> None:
+            if process is not None and not process.is_dead and self.process is process:
+                self.kill()
+                self.start()
+
+        run_outside(self.cluster.loop.call_soon, restart)
+
+    def start(self) -> None:
+        raise NotImplementedError
+
     def _say(self) -> Callable[[str], None]:
         life = f"{self.name}#{self.lives}"
         return lambda text: self.cluster.loop.note(f"{life}: {text}")
 
 
 class BrokerNode(Node):
-    """A broker and its disk."""
+    """A broker and its disk.
 
-    def __init__(self, cluster: SimCluster, number: int) -> None:
-        super().__init__(cluster, f"b{number}", number)
+    `is_harmed`: somebody took something from its disk, so that it may refuse to start (`refusal`).
+    `clone`: another process with a copy of its folder.
+    """
+
+    def __init__(self, cluster: SimCluster, number: int, *, name: str = "") -> None:
+        super().__init__(cluster, name or f"b{number}", number)
         self.broker: Broker | None = None
+        self.is_harmed = False
+        self.refusal: BaseException | None = None
+        self.clone: BrokerNode | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the store has the registration that this life of it knows of."""
+        if not self.is_up or self.is_paused or self.broker is None or self.broker.epoch is None:
+            return False
+        entry = self.cluster.etcd.right.get(broker_key(BrokerId(self.number)))
+        return entry is not None and entry.create_revision == self.broker.epoch
+
+    def kill(self, *, power_loss: bool = False) -> None:
+        super().kill(power_loss=power_loss)
+        if self.clone is not None:
+            self.clone.kill()
 
     def start(self) -> None:
         if self.is_up:
@@ -137,10 +172,27 @@ class BrokerNode(Node):
         return self.broker.replicas.get(partition)
 
     async def _run(self, broker: Broker) -> None:
-        await broker.start()
+        try:
+            await broker.start()
+        except (TailraceError, OSError) as error:
+            self._end_refused(error)
+            return
         await broker.failed.wait()
-        self.cluster.problems.append(f"{self.name} failed: {broker.failure!r}")
-        raise broker.failure or RuntimeError("a broker failed")
+        if isinstance(broker.failure, StartAnew):
+            self._start_anew()
+            return
+        self._end_refused(broker.failure or RuntimeError("a broker failed"))
+
+    def _end_refused(self, error: BaseException) -> None:
+        """The process ends with the reason. It may do so only on a disk that is not what it was."""
+        process = self.process
+        self.refusal = error
+        self._say()(f"ends: {error!r}")
+        if not self.is_harmed:
+            self.cluster.problems.append(f"{self.name} failed: {error!r}")
+            raise error
+        if process is not None:
+            run_outside(self._ended, process)
 
     async def stop(self) -> None:
         """SIGTERM: hand over, then stop in order."""
@@ -195,8 +247,11 @@ class ControllerNode(Node):
         process.spawn("controller", self._run(controller))
 
     async def _run(self, controller: Controller) -> None:
-        await controller.start()
-        await controller.run()
+        try:
+            await controller.start()
+            await controller.run()
+        except StartAnew:
+            self._start_anew()
 
 
 class CoordinatorNode(Node):
@@ -230,6 +285,9 @@ class CoordinatorNode(Node):
     async def _run(self, coordinator: Coordinator) -> None:
         await coordinator.start()
         await coordinator.failed.wait()
+        if isinstance(coordinator.failure, StartAnew):
+            self._start_anew()
+            return
         self.cluster.problems.append(f"{self.name} failed: {coordinator.failure!r}")
         raise coordinator.failure or RuntimeError("a coordinator failed")
 
@@ -329,13 +387,13 @@ class SimCluster:
 
     def topics(self) -> list[str]:
         """As the store has them."""
-        entries = self.etcd.server.snapshot(TOPICS).entries
+        entries = self.etcd.right.snapshot(TOPICS).entries
         places = [place_of(entry.key) for entry in entries]
         return [each.name for each in places if each is not None and each.kind is Kind.TOPIC]
 
     def assignment(self, topic: str) -> dict[int, tuple[int, ...]]:
         """The replicas of each partition as the store has them; nothing: there is no such topic."""
-        entry = self.etcd.server.get(topic_key(topic))
+        entry = self.etcd.right.get(topic_key(topic))
         if entry is None:
             return {}
         record = decode(TopicRecord, entry.value, key=entry.key)

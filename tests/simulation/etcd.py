@@ -6,7 +6,8 @@ caller was cancelled, may still be done later. So StoreUnavailable means here wh
 etcd: the outcome is not known.
 
 Faults: `stop`/`start` (all of etcd), `cut`, `strand`, `depose` and `heal` (one client's way),
-`slow`, `leader_change`, `revoke_all_leases`, `compact`.
+`slow`, `leader_change`, `revoke_all_leases`, `compact`; and another store in the place of the
+right one: `replace`, `make_right`. `right` has the cluster's data, whichever one answers.
 """
 
 from __future__ import annotations
@@ -61,11 +62,9 @@ class SimEtcd:
         lease_ttl_min_ms: int = LEASE_TTL_MIN_MS,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        self.server = MemoryEtcd(
-            lease_ttl_min_ms=lease_ttl_min_ms,
-            expiry_lag_ms=lambda: rng.randrange(EXPIRY_LAG_MS_MAX),
-        )
+        self._lease_ttl_min_ms = lease_ttl_min_ms
         self._rng = rng
+        self.server = self.right = self.empty()
         self._latency_ms = latency_ms
         self._trace = trace
         self._ways: dict[str, Way] = {}
@@ -91,6 +90,31 @@ class SimEtcd:
         """etcd is back with all its data; every lease has its whole TTL again."""
         self._say("starts")
         self.server.start()
+
+    @property
+    def is_right(self) -> bool:
+        return self.server is self.right
+
+    def empty(self) -> MemoryEtcd:
+        """Make a store in which there is nothing yet."""
+        return MemoryEtcd(
+            lease_ttl_min_ms=self._lease_ttl_min_ms,
+            expiry_lag_ms=lambda: self._rng.randrange(EXPIRY_LAG_MS_MAX),
+        )
+
+    def replace(self, server: MemoryEtcd) -> None:
+        """Put another store in the place of the one that answers, which goes down as it is."""
+        if server is not self.server:
+            if not self.server.is_stopped:
+                self.stop()
+            self._say("is another store now")
+            self.server = server
+        if server.is_stopped:
+            self.start()
+
+    def make_right(self) -> None:
+        """Put the right store back, as it was when it went down, and start it."""
+        self.replace(self.right)
 
     def cut(self, client: str, *, replies_only: bool = False) -> None:
         """Cut one client off, or only the way back to it."""
@@ -210,12 +234,16 @@ class SimStore(MetadataStore):
 
     def __init__(self, etcd: SimEtcd, client: str, timeout_ms: int) -> None:
         self._etcd = etcd
-        self._server = etcd.server
         self._client = client
         self._timeout_ms = timeout_ms
         # What a deposed leader believes of our leases.
         self._ttl_ms: dict[int, int] = {}
         self._closed = False
+
+    @property
+    def _server(self) -> MemoryEtcd:
+        """Whichever answers when a request arrives."""
+        return self._etcd.server
 
     async def get(self, key: str) -> Entry | None:
         return await self._call(lambda: self._server.get(key))
@@ -245,15 +273,16 @@ class SimStore(MetadataStore):
 
     async def watch(self, prefix: str, *, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
         await self._call(lambda: None)
+        server = self._server
         while True:
-            await self._until_connected()
-            batch = self._server.next_batch(prefix, from_revision=from_revision)
+            await self._until_connected(server)
+            batch = server.next_batch(prefix, from_revision=from_revision)
             if batch is None:
-                from_revision = max(from_revision, self._server.revision + 1)
-                await self._server.changed()
+                from_revision = max(from_revision, server.revision + 1)
+                await server.changed()
                 continue
             await asyncio.sleep(self._etcd.latency_s(self._client))
-            await self._until_connected()
+            await self._until_connected(server)
             yield batch
             if batch.compacted:
                 return
@@ -279,13 +308,13 @@ class SimStore(MetadataStore):
         finally:
             timer.cancel()
 
-    async def _until_connected(self) -> None:
+    async def _until_connected(self, server: MemoryEtcd) -> None:
         """Wait for the way to be good again, but not longer than a client would."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + WATCH_TIMEOUT_MS / 1_000
         while True:
             way = self._etcd.way(self._client)
-            if self._closed or self._server.is_stopped:
+            if self._closed or server.is_stopped or server is not self._server:
                 raise StoreUnavailable("the watch was broken off")
             if way is Way.GOOD:
                 return
@@ -293,7 +322,7 @@ class SimStore(MetadataStore):
             deadline = None if way is Way.DEPOSED else give_up
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._server.changed()
+                    await server.changed()
             except TimeoutError:
                 raise StoreUnavailable("nothing came from etcd for too long") from None
 

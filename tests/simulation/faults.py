@@ -1,7 +1,8 @@
 """Random faults, by seed: what may happen to a cluster, and for how long.
 
-Within the declared tolerance: at most one machine at a time may be without its unsynced data, that
-is, between losing power and being in sync again.
+Within the declared tolerance: at most one machine at a time may be without what it had, that is,
+between losing power (or files, or all but an older copy) and having everything again. The metadata
+store may be another one for a while, empty, founded anew or older, and is put right again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,21 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NamedTuple
 
+from simulation.checkers import is_sound
 from simulation.cluster import BrokerNode, CoordinatorNode, Node
+from simulation.disk_copies import DATA, Harm, copy_of, harm, paths, put_back
 from simulation.fabric import Weather
 from simulation.scenario import TOPIC, Run
+from tailrace.broker.hosted import Hosted
+from tailrace.broker.metadata_copier import read_folders
+from tailrace.meta.keys import CLUSTER
+from tailrace.meta.lineage import Standing, judge
+from tailrace.meta.memory import MemoryEtcd
+from tailrace.meta.store import Put
 from tailrace.replication.partition import Role
 
 CLIENTS = ["p0", "p1", "r0", "r1"]
+KNOWN_WAIT_S = 6
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 
@@ -48,6 +58,10 @@ class Nemesis:
         self.rng = rng
         self._until_s = run.loop.time() + duration_s
         self._powerless: BrokerNode | None = None
+        # Somebody is about to harm its disk.
+        self._in_hands: BrokerNode | None = None
+        # How many disks were harmed since the store was last another one.
+        self.harmed_meanwhile = 0
         # What the one that is not back yet has of bad bytes, which nobody may have noticed.
         self.rotten: list[Rot] = []
 
@@ -105,8 +119,35 @@ class Nemesis:
             return True
         return False
 
+    async def take(self, node: BrokerNode) -> bool:
+        """End it, to harm its disk then: killed, or stopped in order, as it says then itself."""
+        if self._in_hands is not None or not self.may_lose_power(node):
+            return False
+        if not self.cluster.etcd.is_right and self.harmed_meanwhile:
+            # Two who forgot which store is right would be most of three.
+            return False
+        self.harmed_meanwhile += 1
+        self._in_hands = node
+        if self.rng.random() < 0.5 and not node.is_paused:
+            try:
+                async with asyncio.timeout(15):
+                    await node.stop()
+            except TimeoutError:
+                pass
+        node.kill()
+        return True
+
+    async def give_back(self, node: BrokerNode) -> None:
+        """Start it with what is on its disk now."""
+        node.is_harmed = True
+        self._in_hands = None
+        await self.last(0.0, 3.0)
+        node.start()
+
     def _is_back(self, node: BrokerNode) -> bool:
         """In the ISR of everything again, as the leaders know it."""
+        if node is self._in_hands:
+            return False
         if not node.is_up or node.broker is None or node.broker.replicas is None:
             return False
         hosted = list(node.broker.replicas.hosted())
@@ -124,9 +165,18 @@ class Nemesis:
             newest = max(current, key=lambda h: h.machine.leader_epoch, default=None)
             if newest is None or node.number not in newest.machine.isr:
                 return False
+            if not _has_all_of(each, newest):
+                return False
         assignment = self.cluster.assignment(TOPIC)
         wanted = [number for number in assignment if node.number in assignment[number]]
         return len(hosted) >= len(wanted)
+
+
+def _has_all_of(hosted: Hosted, leader: Hosted) -> bool:
+    """Whether a replica has everything that its leader knows to be committed, and can read it."""
+    begins = hosted.log.log_start <= leader.log.log_start
+    ends = hosted.log.log_end >= leader.machine.high_watermark
+    return begins and ends and is_sound(hosted)
 
 
 async def kill_broker(nemesis: Nemesis) -> None:
@@ -306,6 +356,113 @@ async def etcd_trouble(nemesis: Nemesis) -> None:
         etcd.revoke_all_leases()
 
 
+async def store_lost(nemesis: Nemesis) -> None:
+    """The store comes back empty, and a controller that starts now founds another cluster in it."""
+    await _other_store(nemesis, nemesis.cluster.etcd.empty())
+
+
+async def store_older(nemesis: Nemesis) -> None:
+    """The store comes back as it was a while ago; some of its services start anew with it."""
+    etcd = nemesis.cluster.etcd
+    if not etcd.is_right:
+        return
+    older = etcd.right.copy()
+    if nemesis.rng.random() < 0.5:
+        # Somebody else reigned since.
+        node = nemesis.rng.choice(nemesis.cluster.controllers)
+        node.kill()
+        await nemesis.last(0.0, 1.0)
+        node.start()
+    else:
+        etcd.right.txn([], [Put("/elsewhere", b"1")])
+    await nemesis.last(0.2, 6.0)
+    for _ in range(KNOWN_WAIT_S):
+        if etcd.is_right and all(knows_better(node, older) for node in nemesis.cluster.brokers):
+            await _other_store(nemesis, older)
+            return
+        await asyncio.sleep(1.0)
+
+
+def knows_better(node: BrokerNode, older: MemoryEtcd) -> bool:
+    """Whether a broker's disk says that a store is older than what the broker has seen.
+
+    One that was away since cannot know; were there many of those, they would go on with the older
+    store, and two clusters would have come of one.
+    """
+    witness, _ = read_folders(node.files, [DATA], lambda _: None)
+    seen = older.snapshot(CLUSTER)
+    return witness is not None and judge(witness, seen).standing is Standing.OLDER
+
+
+async def _other_store(nemesis: Nemesis, other: MemoryEtcd) -> None:
+    etcd = nemesis.cluster.etcd
+    if not etcd.is_right:
+        return
+    etcd.stop()
+    await nemesis.last(0.0, 1.5)
+    if not etcd.is_right:
+        return
+    nemesis.harmed_meanwhile = 0
+    etcd.replace(other)
+    for node in [*nemesis.cluster.controllers, *nemesis.cluster.coordinators]:
+        if nemesis.rng.random() < 0.4:
+            node.kill()
+            await nemesis.last(0.0, 0.5)
+            node.start()
+    await nemesis.last(0.5, 9.0)
+    if etcd.is_right:
+        return
+    etcd.stop()
+    await nemesis.last(0.0, 1.0)
+    etcd.make_right()
+
+
+async def damaged_files(nemesis: Nemesis) -> None:
+    """A broker ends, and one or two of its files are gone, cut, flipped or older."""
+    rng, node = nemesis.rng, nemesis.some_broker()
+    older = copy_of(node.files)
+    await nemesis.last(0.1, 3.0)
+    if not await nemesis.take(node):
+        return
+    for _ in range(rng.randint(1, 2)):
+        there = paths(node.files)
+        if there:
+            path, what = rng.choice(there), rng.choice(list(Harm))
+            done = harm(node.files, path, what, older=older, rng=rng)
+            nemesis.note(f"{node.name} {path} {done or 'stays as it is'}")
+    await nemesis.give_back(node)
+
+
+async def older_folder(nemesis: Nemesis) -> None:
+    """A broker ends, and comes back with its data as they were a while ago."""
+    node = nemesis.some_broker()
+    older = copy_of(node.files)
+    await nemesis.last(0.1, 4.0)
+    if not older.files or not await nemesis.take(node):
+        return
+    put_back(node.files, older)
+    await nemesis.give_back(node)
+
+
+async def clone(nemesis: Nemesis) -> None:
+    """A copy of a live broker's folder is started beside it: it is refused, the first one stays."""
+    node = nemesis.some_broker()
+    if node.clone is not None or not node.is_registered:
+        return
+    node.clone = twin = BrokerNode(nemesis.cluster, node.number, name=f"{node.name}x")
+    put_back(twin.files, copy_of(node.files))
+    twin.is_harmed = True
+    twin.start()
+    until_s = nemesis.run.loop.time() + nemesis.rng.uniform(0.5, 4.0)
+    # While the first one is there. Without it the copy may take its place, as a restore does.
+    while (  # noqa: ASYNC110 - it is virtual time.
+        twin.is_up and node.is_registered and nemesis.run.loop.time() < until_s
+    ):
+        await asyncio.sleep(0.02)
+    twin.kill()
+    node.clone = None
+
+
 async def full_disk(nemesis: Nemesis) -> None:
     node = nemesis.some_broker()
     node.files.disk_bytes_max = nemesis.rng.randrange(1, 60_000)
@@ -345,4 +502,9 @@ FAULTS: dict[Fault, int] = {
     full_disk: 1,
     failing_sync: 2,
     rot: 2,
+    store_lost: 2,
+    store_older: 3,
+    damaged_files: 4,
+    older_folder: 3,
+    clone: 1,
 }

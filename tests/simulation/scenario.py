@@ -10,6 +10,7 @@ from simulation.checkers import Violation, Witness, is_sound
 from simulation.cluster import SimCluster
 from simulation.compacted import CompactedWitness
 from simulation.loop import SimLoop
+from simulation.person import Person
 from simulation.readers import Reading
 from tailrace.errors import TailraceError
 from tailrace.model import TopicPartition
@@ -55,6 +56,7 @@ class Run:
         self._producers = producers
         self._stopping = False
         self.readings: list[Reading] = []
+        self.person = Person(self.cluster, TOPIC)
 
     async def play(self, faults: Faults | None = None, *, load_s: float = 5.0) -> None:
         """Start, load, break, heal, and check."""
@@ -103,18 +105,13 @@ class Run:
         """End all faults and start everything that is down."""
         cluster = self.cluster
         cluster.network.heal()
-        cluster.etcd.start()
+        cluster.etcd.make_right()
         cluster.etcd.heal()
         for node in cluster.brokers:
             node.files.disk_bytes_max = None
         cluster.start_all()
-        self.loop.create_task(self._keep_started())
-
-    async def _keep_started(self) -> None:
-        """What was still on its way to stop when the healing began comes back too."""
-        while True:
-            await asyncio.sleep(1.0)
-            self.cluster.start_all()
+        # What was still on its way to stop when the healing began comes back too.
+        self.loop.create_task(self.person.run())
 
     def _writer(self, number: int) -> asyncio.Task[None]:
         name = f"p{number}"

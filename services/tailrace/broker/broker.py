@@ -49,17 +49,18 @@ from tailrace.log.data_folder import DataFolder, Identity
 from tailrace.log.files import Files
 from tailrace.log.manager import LogManager
 from tailrace.log.report import ManagerReport
-from tailrace.meta.copies import StoredMetadata
+from tailrace.meta.copies import StoredMetadata, brokers_of
 from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,
     BrokerRegistration,
     ClusterRecord,
     ControllerRecord,
+    broker_key,
     decode,
 )
 from tailrace.meta.store import MetadataStore
-from tailrace.meta.verified import VerifiedStore
+from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.model import BrokerId
 from tailrace.process import StartAnew
@@ -108,7 +109,14 @@ class Broker:
         self._tracer = tracer
         self._store_view = store_view
         self._files = files
-        self.verified = VerifiedStore(store, clock, say)
+        self.verified = VerifiedStore(
+            store,
+            clock,
+            say,
+            followed=Followed(
+                self._most_brokers, FOLLOW_BROKERS_MS, own_key=broker_key(settings.broker_id)
+            ),
+        )
         self._store: MetadataStore = self.verified
         self._network = network
         self._make_links = links
@@ -169,6 +177,7 @@ class Broker:
             rng=self._rng,
             identity=lambda: (self._cluster_id, self.epoch),
             incarnation=self._incarnation,
+            process=self._process,
             say=self._say,
             live=self.live,
         )
@@ -179,6 +188,7 @@ class Broker:
         self._registering = self._tasks.spawn("registration", self._registration.run())
         self.copier = copier = self._copy_metadata(found, manager, replicas)
         self._tasks.spawn("copy of the metadata", copier.run())
+        self._tasks.spawn("identity of the store", self.verified.run())
         self._tasks.spawn("a rebuilt store", self._until_replaced())
         self._tasks.spawn("producer ids", self._producer_ids.run())
         self._tasks.spawn("replica clock", replicas.run())
@@ -223,7 +233,14 @@ class Broker:
 
     async def _until_replaced(self) -> None:
         await self.verified.replaced.wait()
-        self._task_failed("the metadata store", StartAnew("the metadata store was rebuilt"))
+        if self.copier is not None:
+            await self.copier.forget_witness()
+        self._task_failed("the metadata store", StartAnew("the metadata store is another one"))
+
+    def _most_brokers(self) -> int:
+        """More than half of the brokers that this one knows of."""
+        stored = StoredMetadata() if self.copier is None else self.copier.stored
+        return len({*brokers_of(stored), self._settings.broker_id}) // 2 + 1
 
     def store_view(self) -> StoreView:
         """How the store answers, and whether it is believed."""
@@ -525,6 +542,7 @@ class Broker:
                 self._store,
                 self._clock,
                 self._say,
+                look=self.verified.look,
                 epoch=lambda: self.epoch,
                 incarnation=self._incarnation,
                 proof_needed=not settings.control_on_client_port,
@@ -577,6 +595,7 @@ class Broker:
                 link_host=link_host,
                 link_port=link_port,
                 incarnation=self._manager_of_logs().incarnation,
+                process=self._process,
                 rack=settings.rack,
                 instance=settings.instance,
                 tail_may_be_lost=report.tail_may_be_lost,

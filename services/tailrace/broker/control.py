@@ -175,4 +175,5 @@ def _order(each: pb.PartitionOrder) -> ReplicaOrder:
         config=dict(each.config),
         adding=tuple(map(BrokerId, each.adding)),
         removing=tuple(map(BrokerId, each.removing)),
+        leader_process=each.leader_process,
     )

@@ -2,8 +2,10 @@
 
 An order names the epoch of its controller. A higher epoch than the one known is believed after a
 linearizable read of the store has shown it: a stranger that claims 2^62 must not depose the real
-controller. The answer is kept, so that orders of a known controller cost no read. While the store
-is away the last confirmed controller goes on, and no other: without the store none is elected.
+controller. Before that read the broker looks whether the store is the right one, so that whoever it
+obeys reigns in the store that it knows. The answer is kept, so that orders of a known controller
+cost no read: they name the token of its term, which no other branch of the store has. While the
+store is away the last confirmed controller goes on, and no other: without it none is elected.
 
 A refusal never names an epoch: it would tell the caller what to claim. What was refused is said
 here, in this broker's own log, and not more often than `SAY_INTERVAL_MS`.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tailrace.clock import Clock
@@ -28,9 +30,12 @@ from tailrace.meta.keys import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     ControllerRecord,
+    TermRecord,
     decode,
     decode_counter,
+    term_key,
 )
+from tailrace.meta.lineage import Witness
 from tailrace.meta.store import MetadataStore
 from tailrace.v1 import control_pb2 as pb
 
@@ -48,11 +53,14 @@ class ControllerGuard:
         clock: Clock,
         say: Callable[[str], None],
         *,
+        look: Callable[[], Awaitable[Witness | None]],
         epoch: Callable[[], int | None],
         incarnation: Callable[[], str],
         proof_needed: bool = True,
     ) -> None:
-        """`epoch`, `incarnation`: of this broker's registration.
+        """`look`: what the store says of itself now; StoreUnavailable when it is the wrong one.
+
+        `epoch`, `incarnation`: of this broker's registration.
 
         `proof_needed`: an order must name the incarnation, which only who reads the store knows.
         Without, one that names none passes: controllers of older versions do not.
@@ -60,11 +68,13 @@ class ControllerGuard:
         self._store = store
         self._clock = clock
         self._say = say
+        self._look = look
         self._epoch = epoch
         self._incarnation = incarnation
         self._proof_needed = proof_needed
         self._asking = asyncio.Lock()
         self._controller_id = -1
+        self._token = ""
         self._doubted_ms: int | None = None
         self._said_ms: int | None = None
         self.controller_epoch = -1
@@ -78,8 +88,8 @@ class ControllerGuard:
         return problem
 
     def _stale(self, header: pb.OrderHeader) -> TailraceError | None:
-        known = (self.controller_epoch, self._controller_id)
-        claimed = (header.controller_epoch, header.controller_id)
+        known = (self.controller_epoch, self._controller_id, self._token)
+        claimed = (header.controller_epoch, header.controller_id, header.term_token)
         if header.controller_epoch > self.controller_epoch or claimed == known:
             return None
         self._refuse(f"an order of controller {claimed[1]} with epoch {claimed[0]}: {known[0]} is")
@@ -115,13 +125,27 @@ class ControllerGuard:
 
     async def _ask(self) -> None:
         """Take over what the store says; nothing while nobody is the controller."""
-        record, counter = await self._store.get_many([CONTROLLER, CONTROLLER_EPOCH])
+        witness = await self._look()
+        known = 0 if witness is None else witness.controller_epoch
+        keys = [CONTROLLER, CONTROLLER_EPOCH, term_key(known)]
+        record, counter, term = await self._store.get_many(keys)
         if record is None or counter is None:
             return
         active = decode(ControllerRecord, record.value, key=CONTROLLER)
         newest = decode_counter(counter.value, key=CONTROLLER_EPOCH)
+        token = "" if term is None else decode(TermRecord, term.value, key=term.key).token
+        if witness is not None and token != witness.token:
+            # Another store has taken the place of the one that was looked at.
+            return
+        if active.epoch != known:
+            if await self._store.get(term_key(active.epoch)) is not None:
+                # It has begun since the look.
+                return
+            # A controller of an older version leaves no record of its term.
+            token = ""
         if active.epoch == newest and active.epoch > self.controller_epoch:
             self.controller_epoch, self._controller_id = active.epoch, active.controller_id
+            self._token = token
 
     def _is_doubting(self) -> bool:
         now_ms = self._clock.monotonic_ms()

@@ -161,7 +161,7 @@ class FetchStream:
         try:
             hosted = self._replicas.find(partition, wanted.topic_id)
             _check_epoch(hosted, _known(wanted, "leader_epoch"))
-            _check_agreement(hosted, wanted)
+            _check_agreement(hosted, wanted, self._clock.monotonic_ms())
         except TailraceError as error:
             self._refuse(partition, error, wanted.tag)
             return
@@ -350,8 +350,12 @@ def _check_epoch(hosted: Hosted, wanted: int) -> None:
         raise UnknownEpoch(f"{hosted.partition}: epoch {wanted}, here {machine.leader_epoch}")
 
 
-def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition) -> None:
-    """Refuse to go on where the client's past is not this log's past."""
+def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition, now_ms: int) -> None:
+    """Refuse to go on where the client's past is not this log's past.
+
+    A leader that was just elected may find out from its replicas that its log is an older copy. So
+    before it has heard them it does not say that anything is gone, but for an election on record.
+    """
     log, epoch = hosted.log, hosted.machine.leader_epoch
     last_epoch = _known(wanted, "last_epoch")
     if last_epoch > epoch:
@@ -365,6 +369,12 @@ def _check_agreement(hosted: Hosted, wanted: pb.FetchPartition) -> None:
     end = log.epoch_end(LeaderEpoch(last_epoch))
     if end.epoch == last_epoch and end.end_offset >= wanted.offset:
         return
+    is_on_record = hosted.machine.unclean_epoch > last_epoch
+    if not is_on_record and not hosted.machine.is_borne_out(now_ms=now_ms):
+        raise UnknownEpoch(
+            f"{hosted.partition}: offset {wanted.offset} was read in {last_epoch}, and not every "
+            "replica has told this leader yet what it has"
+        )
     agreed = min(max(end.end_offset, log.log_start), wanted.offset)
     error = Truncated(
         f"{hosted.partition}: records from {agreed} on that were read in epoch "

@@ -132,6 +132,8 @@ class ReplicaOrder:
     # Those of the replicas that a reassignment adds, and those that go when it is done.
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    # Which start of the leader's process was given the epoch; empty: not known.
+    leader_process: str = ""
 
 
 class Hosted:

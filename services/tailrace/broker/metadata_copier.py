@@ -60,6 +60,9 @@ def read_folders(
         found = _read_copy(files, f"{folder}/{FILE_NAME}", say)
         if _age(found) > _age(newest) or not newest.orders:
             newest = found
+    if not cluster_id and newest.copy is not None:
+        # The file that says so is gone or cannot be read; the copy knows it as well.
+        cluster_id = newest.copy.witness.cluster_id
     if not cluster_id:
         return None, StoredMetadata()
     if newest.copy is not None and newest.copy.witness.cluster_id != cluster_id:
@@ -100,6 +103,8 @@ class MetadataCopier:
         self._say = say
         self._failure = ""
         self._ordered = asyncio.Event()
+        # What is on disk stays as it is from now on.
+        self._is_ending = False
         self.stored = found
 
     async def run(self) -> None:
@@ -139,10 +144,20 @@ class MetadataCopier:
         with suppress(StoreUnavailable):
             copy = await self._copied(copy)
         fresh = replace(self.current(), copy=copy)
-        if fresh != self.stored:
+        if fresh != self.stored and not self._is_ending:
             data = await self._blocking.run(lambda: encode_copy(fresh))
             await self._blocking.run(lambda: self._write(data))
             self.stored = fresh
+
+    async def forget_witness(self) -> None:
+        """Have the next start believe the store that answers then, if it is of this cluster."""
+        self._is_ending = True
+        fresh = replace(self.stored, copy=None)
+        try:
+            await self._blocking.run(lambda: self._write(encode_copy(fresh)))
+            self.stored = fresh
+        except OSError as error:
+            self._say(f"the copy of the metadata is not written: {error}")
 
     async def _copied(self, last: MetadataCopy | None) -> MetadataCopy | None:
         witness = await self._store.look()

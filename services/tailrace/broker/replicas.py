@@ -54,6 +54,7 @@ from tailrace.errors import (
     NonContiguousAppend,
     ReplicaOffline,
     RequestTimedOut,
+    StaleBroker,
     StorageError,
     TailraceError,
     UnknownEpoch,
@@ -135,6 +136,7 @@ class Replicas:
         say: Callable[[str], None],
         live: LiveSettings | None = None,
         incarnation: Callable[[], str] = str,
+        process: str = "",
     ) -> None:
         self._live = live = live or LiveSettings(settings.log_defaults, say)
         self._settings = settings
@@ -149,6 +151,7 @@ class Replicas:
         self._rng = rng
         self._identity = identity
         self._incarnation = incarnation
+        self._process = process
         self.follower_guard = FollowerGuard(store, clock, say)
         self._say = say
         self.counts = BrokerCounts()
@@ -530,6 +533,12 @@ class Replicas:
 
     async def _host(self, order: ReplicaOrder) -> Hosted:
         """The partition with its log, made when it is not there yet."""
+        if order.state.leader == self.broker_id and order.leader_process not in {"", self._process}:
+            # What the disk has may be older, and other records must not have the same epoch.
+            raise StaleBroker(
+                f"{order.partition}: epoch {order.state.leader_epoch} was given to a former life "
+                "of this broker: waiting for an epoch of its own"
+            )
         count = settled_count(
             len(order.replicas), adding=len(order.adding), removing=len(order.removing)
         )

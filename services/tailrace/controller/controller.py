@@ -43,6 +43,7 @@ from tailrace.meta.keys import (
     CLUSTER,
     CONTROLLER,
     CONTROLLER_EPOCH,
+    STAMP,
     ClusterRecord,
     ControllerRecord,
     TermRecord,
@@ -64,7 +65,7 @@ from tailrace.meta.store import (
     Operation,
     Put,
 )
-from tailrace.meta.verified import VerifiedStore
+from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.metrics.common import StoreView
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
@@ -105,7 +106,12 @@ class Controller:
     ) -> None:
         self._traces = traces
         self._settings = settings
-        self.verified = VerifiedStore(store, clock, say)
+        self.verified = VerifiedStore(
+            store,
+            clock,
+            say,
+            followed=Followed(lambda: 1, max(FOLLOW_BROKERS_MS, 3 * settings.broker_lease_ttl_ms)),
+        )
         self._store = MeasuredStore(self.verified, clock)
         self._network = network
         self._clock = clock
@@ -186,7 +192,7 @@ class Controller:
 
     async def _until_replaced(self) -> None:
         await self.verified.replaced.wait()
-        raise StartAnew("the metadata store was rebuilt")
+        raise StartAnew("the metadata store is another one")
 
     def _reigning(self) -> Reign:
         if self._reign is not None:
@@ -202,16 +208,19 @@ class Controller:
     async def _campaign(self) -> _Crown:
         """Wait for `/controller` to be free and take it."""
         backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
-        lease = 0
+        # One token to a lease: an attempt that seemed to fail may have been done.
+        lease, token = 0, ""
         while True:
             try:
                 entry, revision = await self._holder()
                 if entry is None:
                     self._active = None
-                    lease = lease or await self._store.grant_lease(self._settings.lease_ttl_ms)
-                    await self._take(lease)
+                    if not lease:
+                        lease = await self._store.grant_lease(self._settings.lease_ttl_ms)
+                        token = self._new_id()
+                    await self._take(lease, token)
                 elif lease and entry.lease == lease:
-                    return self._crowned(entry)
+                    return self._crowned(entry, token)
                 else:
                     await self._stand_by(entry, revision)
                     # An old lease might end just after it was used.
@@ -229,25 +238,29 @@ class Controller:
         held = [entry for entry in snapshot.entries if entry.key == CONTROLLER]
         return (held[0] if held else None), snapshot.revision
 
-    async def _take(self, lease: int) -> None:
+    async def _take(self, lease: int, token: str) -> None:
         """Try once. Whether it worked, whatever was answered, the next look at the key tells."""
-        counter = await self._store.get(CONTROLLER_EPOCH)
-        cluster = await self._store.get(CLUSTER)
-        epoch = 1
+        keys = [CONTROLLER_EPOCH, CLUSTER, STAMP]
+        counter, cluster, stamp = await self._store.get_many(keys)
+        epoch, stamps = 1, 1
         if counter is not None:
             epoch = decode_counter(counter.value, key=CONTROLLER_EPOCH) + 1
         host, port = split_address(self.address)
         record = ControllerRecord(
             controller_id=self._settings.controller_id, epoch=epoch, host=host, port=port
         )
+        if stamp is not None:
+            stamps = decode_counter(stamp.value, key=STAMP) + 1
         guards: list[Guard] = [
             CreatedAt(CONTROLLER, 0),
             ModifiedAt(CONTROLLER_EPOCH, 0 if counter is None else counter.mod_revision),
+            ModifiedAt(STAMP, 0 if stamp is None else stamp.mod_revision),
         ]
-        term = TermRecord(controller_id=record.controller_id, token=self._new_id())
+        term = TermRecord(controller_id=record.controller_id, token=token, stamp=stamps)
         operations: list[Operation] = [
             Put(CONTROLLER, encode(record), lease),
             Put(CONTROLLER_EPOCH, encode_counter(epoch)),
+            Put(STAMP, encode_counter(stamps)),
             Put(term_key(epoch), encode(term)),
         ]
         if epoch > TERMS_MAX:
@@ -268,12 +281,12 @@ class Controller:
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
 
-    def _crowned(self, entry: Entry) -> _Crown:
+    def _crowned(self, entry: Entry, token: str) -> _Crown:
         record = decode(ControllerRecord, entry.value, key=CONTROLLER)
         self._active = record
         self.counts.terms += 1
         self._say(f"active controller in epoch {record.epoch}")
-        term = Term(record.controller_id, record.epoch, entry.create_revision)
+        term = Term(record.controller_id, record.epoch, entry.create_revision, token)
         return _Crown(term, entry.lease)
 
     async def _stand_by(self, entry: Entry, revision: int) -> None:
@@ -389,12 +402,15 @@ class Controller:
         ttl_s = self._settings.lease_ttl_ms / 1_000
         doubt = loop.call_later(ttl_s, self._doubt, reconciler)
         backoff = Backoff(self._settings.retry_ms, self._settings.retry_max_ms, self._rng)
+        stamped = 0
         try:
             while True:
                 asked = loop.time()
                 try:
                     await self._store.keep_alive(crown.lease)
                     revision = await self._check(crown.term)
+                    if revision != stamped:
+                        stamped = await self._stamp(crown.term)
                 except LeaseLost as error:
                     raise NotController(f"the lease is gone: {error}") from error
                 except StoreUnavailable:
@@ -424,6 +440,17 @@ class Controller:
             if entry.key == CONTROLLER and entry.create_revision == term.revision:
                 return snapshot.revision
         raise NotController(f"{CONTROLLER} is another's, or nobody's")
+
+    async def _stamp(self, term: Term) -> int:
+        """Raise the store's stamp, since something has changed; gives the revision of that."""
+        stamp = await self._store.get(STAMP)
+        number = 0 if stamp is None else decode_counter(stamp.value, key=STAMP)
+        guards = [
+            CreatedAt(CONTROLLER, term.revision),
+            ModifiedAt(STAMP, 0 if stamp is None else stamp.mod_revision),
+        ]
+        result = await self._store.txn(guards, [Put(STAMP, encode_counter(number + 1))])
+        return result.revision if result.succeeded else 0
 
     async def _resign(self, crown: _Crown) -> None:
         try:

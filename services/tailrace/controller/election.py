@@ -17,7 +17,9 @@ hold records that were committed with them alone; then nobody leads until one of
 With `flush=ack` a replica keeps its place when its machine went down: nothing that it vouched for
 is lost. But records that it had not yet synced are gone from it, and if it leads, its followers may
 have them. Were it to append others in their place in the same epoch, nobody could tell them apart.
-So such a leader goes on in a new epoch only (`leader_lost_records`).
+So such a leader goes on in a new epoch only (`leader_lost_records`). The same goes for any leader
+whose process has started anew: its disk may be an older copy, and what it then appends must not
+have the epoch of what it had appended before.
 
 Of several in sync the first replica leads, which is meant to; without it, whoever leads the fewest
 partitions (`led`): the replicas of a broker that is gone lie in the same order on its neighbours,
@@ -30,7 +32,7 @@ have no member in common; there is an ELR only while the ISR is smaller than `mi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -57,6 +59,7 @@ class Brokers:
     registered, but alive as far as can be told: it keeps what it has and is given nothing new.
     `lost_tail`: live, but what it has on its disk is not all that it had. `conflict`: a replica
     knows committed records that the one who led did not have; then nobody is taken by default.
+    `processes`: which start of its process each live broker is.
     """
 
     live: Collection[BrokerId]
@@ -66,6 +69,12 @@ class Brokers:
     cordoned: Collection[BrokerId] = ()
     unfit: Collection[BrokerId] = ()
     conflict: str = ""
+    processes: Mapping[BrokerId, str] = field(default_factory=dict)
+
+    def has_restarted(self, state: PartitionState) -> bool:
+        """Whether the leader is another process than the one that was given the epoch."""
+        process = self.processes.get(state.leader, "")
+        return bool(state.leader_process and process) and process != state.leader_process
 
     def is_present(self, broker: BrokerId) -> bool:
         return broker in self.live or broker in self.spared
@@ -115,7 +124,8 @@ def next_state(
         isr = (choice.leader,)
         if len(isr) >= min(min_insync, len(replicas)):
             elr = ()
-    if choice.leader == state.leader and not (leader_lost_records and choice.leader != NO_BROKER):
+    needs_epoch = leader_lost_records or brokers.has_restarted(state)
+    if choice.leader == state.leader and not (needs_epoch and choice.leader != NO_BROKER):
         if (isr, elr, choice.conflict) == (state.isr, state.elr, state.conflict):
             return None
         kept = replace(
@@ -132,6 +142,7 @@ def next_state(
         loss=choice.loss or state.loss,
         unclean_epoch=state.leader_epoch + 1 if choice.loss else state.unclean_epoch,
         conflict=choice.conflict,
+        leader_process=brokers.processes.get(choice.leader, ""),
     )
     return Outcome(state=changed, candidates=choice.candidates, loss=choice.loss)
 
@@ -167,6 +178,7 @@ def led_by(
         leader=leader,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
         last_leader=leader,
+        leader_process=brokers.processes.get(leader, ""),
     )
     return Outcome(state=changed, candidates=_notes(leader, state, replicas, brokers))
 
@@ -194,6 +206,7 @@ def unclean_state(
         last_leader=leader,
         loss=words,
         unclean_epoch=state.leader_epoch + 1,
+        leader_process=brokers.processes.get(leader, ""),
     )
     notes = _notes(leader, state, replicas, brokers)
     return Outcome(state=changed, candidates=notes, loss=words)

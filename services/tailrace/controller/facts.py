@@ -16,11 +16,15 @@ from tailrace.model import GROUP_SHARDS, BrokerId, TopicId, TopicPartition
 
 
 class Term(NamedTuple):
-    """One reign of one controller; `revision` is the one that made its `/controller`."""
+    """One reign of one controller; `revision` is the one that made its `/controller`.
+
+    `token`: of the term's record in the store.
+    """
 
     controller_id: int
     epoch: int
     revision: int
+    token: str = ""
 
 
 class Cause(NamedTuple):

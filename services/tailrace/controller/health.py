@@ -164,6 +164,7 @@ class HealthWatch(Generic[Id, Live]):
             controller_epoch=self._term.epoch,
             broker_epoch=live.epoch,
             broker_incarnation=getattr(live.registration, "incarnation", ""),
+            term_token=self._term.token,
         )
         request = pb.HealthRequest(header=to_order_header(header))
         return channel.open(CONTROL_HEALTH, request)

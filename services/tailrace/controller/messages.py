@@ -50,6 +50,7 @@ def order_for(
         removing=removing,
         revision=stored.revision,
         unclean_epoch=state.unclean_epoch,
+        leader_process=state.leader_process,
         leader_link=leader_link,
         config=record.config,
         syncing_revision=topic.revision if record.syncing else 0,

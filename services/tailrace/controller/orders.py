@@ -358,6 +358,7 @@ class Sender:
                 controller_epoch=term.epoch,
                 broker_epoch=live.epoch,
                 broker_incarnation=live.registration.incarnation,
+                term_token=term.token,
             )
         )
         self.channel = network.channel(control_address(live))

@@ -159,6 +159,8 @@ def _is_settled(state: PartitionState, view: View) -> bool:
     brokers = view.brokers
     if view.some_tail_is_lost or state.elr or state.leader in brokers.draining:
         return False
+    if brokers.has_restarted(state):
+        return False
     if brokers.spared:
         return state.leader >= 0 and all(brokers.is_present(each) for each in state.isr)
     live = brokers.live

@@ -95,6 +95,7 @@ class Views:
                 unfit=unfit,
                 lost_tail=dict.fromkeys(blank if syncs_first else [*blank, *tail_lost]),
                 spared=[each for each in facts.spared if each not in brokers],
+                processes={each: brokers[each].registration.process for each in live},
             )
             for syncs_first in (False, True)
         }
@@ -139,4 +140,5 @@ def _without(brokers: Brokers, failed: Mapping[BrokerId, ReplicaFailure]) -> Bro
         lost_tail=[*brokers.lost_tail, *damaged],
         spared=[each for each in brokers.spared if each not in failed],
         conflict="; ".join(why.reason for why in failed.values() if why.conflicts),
+        processes=brokers.processes,
     )

@@ -44,7 +44,7 @@ from tailrace.meta.keys import (
 )
 from tailrace.meta.registration import OtherLife, Registration
 from tailrace.meta.store import MetadataStore
-from tailrace.meta.verified import VerifiedStore
+from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.process import StartAnew
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
@@ -74,7 +74,8 @@ class Coordinator:
     ) -> None:
         self._traces = traces
         self._settings = settings
-        self.verified = VerifiedStore(store, clock, say)
+        followed = Followed(lambda: 1, FOLLOW_BROKERS_MS)
+        self.verified = VerifiedStore(store, clock, say, followed=followed)
         self._store: MetadataStore = self.verified
         self._network = network
         self._clock = clock
@@ -138,7 +139,7 @@ class Coordinator:
 
     async def _until_replaced(self) -> None:
         await self.verified.replaced.wait()
-        raise StartAnew("the metadata store was rebuilt")
+        raise StartAnew("the metadata store is another one")
 
     async def _run(self) -> None:
         bootstrap = await self._find_brokers()

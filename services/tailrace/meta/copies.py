@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from tailrace.errors import CorruptCheckpoint
 from tailrace.meta.fields import Fields, parse_json
-from tailrace.meta.keys import PartitionState, decode, encode
+from tailrace.meta.keys import Kind, PartitionState, decode, encode, place_of
 from tailrace.meta.lineage import Witness
 from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.record.codec import crc32c
@@ -99,6 +99,16 @@ def decode_copy(data: bytes, *, where: str = FILE_NAME) -> StoredMetadata:
     )
 
 
+def brokers_of(stored: StoredMetadata) -> set[BrokerId]:
+    """Return the brokers that were registered at the time of the copy, or have replicas."""
+    known = {broker for order in stored.orders.values() for broker in order.replicas}
+    for entry in () if stored.copy is None else stored.copy.entries:
+        place = place_of(entry.key)
+        if place is not None and place.kind is Kind.BROKER:
+            known.add(BrokerId(place.number))
+    return known
+
+
 def write_copy(copy: MetadataCopy) -> dict[str, object]:
     """Return a copy as a JSON object."""
     witness = copy.witness
@@ -131,6 +141,7 @@ def _read_witness(fields: Fields) -> Witness:
         revision=fields.integer("revision"),
         controller_epoch=fields.integer("controller_epoch"),
         token=fields.text("token"),
+        stamp=fields.integer("stamp") if fields.has("stamp") else 0,
     )
 
 

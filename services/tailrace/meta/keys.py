@@ -33,6 +33,9 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER: Final = "/cluster"
 # Below CLUSTER, so that one read of that prefix shows which store this is.
 TERMS: Final = "/cluster/terms/"
+# A counter that the active controller raises after each change of anything: a store that went back
+# has a lower one, however far its revision has come since.
+STAMP: Final = "/cluster/stamp"
 BROKERS: Final = "/brokers/ids/"
 TOPICS: Final = "/brokers/topics/"
 CORDONED: Final = "/brokers/cordoned/"
@@ -203,10 +206,14 @@ class ClusterRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermRecord:
-    """One term of a controller. `token` is random: a store that went back repeats no token."""
+    """One term of a controller. `token` is random: a store that went back repeats no token.
+
+    `stamp`: the store's stamp when the term began; 0: begun by an older version.
+    """
 
     controller_id: int
     token: str
+    stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +242,8 @@ class BrokerRegistration:
     # Where controllers connect; port 0: a broker of an older version, on its client port.
     control_host: str = ""
     control_port: int = 0
+    # New for every start of the process; empty: a broker of an older version.
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +289,8 @@ class PartitionState:
     lost, in words. Orders and metadata name a state by its key's mod revision. `unclean_epoch`: the
     leader epoch that began with that election; 0: there was none, or its epoch is not known.
     `conflict`: why nobody may lead until a person has decided, though somebody could.
+    `leader_process`: which start of the leader's process was given this epoch; another one may have
+    an older copy of the log, and must not write other records in it. Empty: not known.
     """
 
     controller_epoch: int
@@ -291,6 +302,7 @@ class PartitionState:
     loss: str = ""
     unclean_epoch: int = 0
     conflict: str = ""
+    leader_process: str = ""
 
     def __post_init__(self) -> None:
         if self.leader_epoch < 0:
@@ -561,7 +573,7 @@ def _write_settings_change(change: SettingsChange) -> dict[str, object]:
 def _write_state(value: Value) -> dict[str, object]:
     fields = _write_plain(value)
     # Most partitions have lost nothing, and need not say so.
-    unusual = ("loss", "unclean_epoch", "conflict")
+    unusual = ("loss", "unclean_epoch", "conflict", "leader_process")
     return {name: fields[name] for name in fields if fields[name] or name not in unusual}
 
 
@@ -594,7 +606,11 @@ def _read_cluster(fields: Fields) -> ClusterRecord:
 
 
 def _read_term(fields: Fields) -> TermRecord:
-    return TermRecord(controller_id=fields.integer("controller_id"), token=fields.text("token"))
+    return TermRecord(
+        controller_id=fields.integer("controller_id"),
+        token=fields.text("token"),
+        stamp=fields.integer("stamp") if fields.has("stamp") else 0,
+    )
 
 
 def _read_tombstone(fields: Fields) -> TopicTombstone:
@@ -619,6 +635,7 @@ def _read_broker(fields: Fields) -> BrokerRegistration:
         draining=fields.flag("draining"),
         control_host=fields.text_or("control_host", ""),
         control_port=fields.integer("control_port") if fields.has("control_port") else 0,
+        process=fields.text_or("process", ""),
     )
 
 
@@ -651,6 +668,7 @@ def _read_state(fields: Fields) -> PartitionState:
         loss=fields.text("loss") if fields.has("loss") else "",
         unclean_epoch=fields.integer("unclean_epoch") if fields.has("unclean_epoch") else 0,
         conflict=fields.text("conflict") if fields.has("conflict") else "",
+        leader_process=fields.text_or("leader_process", ""),
     )
 
 

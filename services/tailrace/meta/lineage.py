@@ -2,12 +2,15 @@
 
 A process remembers a `Witness`: what the store said of itself when it was last believed. A store is
 believed when it continues that witness: same cluster, same store id (or a rebuilt store that names
-ours as its predecessor), no lower revision, no lower controller epoch, and the same terms of
-controllers. A term carries a random token. So a store that was put back from an older copy is told
-apart even after new terms have raised its revision and its epoch above what the witness saw.
+ours as its predecessor), no lower revision, controller epoch or stamp, and the same terms. A term
+carries a random token. So a store that was put back from an older copy is told apart even after new
+terms have raised its revision and its epoch above what the witness saw.
 
-One case is left: a store that went back within a term, in which others wrote past the revision of
-the witness before the next term began. Leader epochs show it then: a log is newer than its order.
+The revision alone shows little: leases that end raise it in an older copy, too. The stamp is raised
+by active controllers only, within a second or so of any change, and a term says with which stamp it
+began. One case is left: a store that lost only what happened since its last stamp, and in which
+others wrote past the revision of the witness. Leader epochs show it then: a log is newer than its
+order.
 
 This module is pure. It owns no connection; `tailrace.meta.verified` reads and asks it.
 Enter at `judge`.
@@ -20,7 +23,15 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tailrace.errors import CorruptCheckpoint
-from tailrace.meta.keys import CLUSTER, TERMS, ClusterRecord, TermRecord, decode
+from tailrace.meta.keys import (
+    CLUSTER,
+    STAMP,
+    TERMS,
+    ClusterRecord,
+    TermRecord,
+    decode,
+    decode_counter,
+)
 from tailrace.meta.store import Snapshot
 
 # Terms that a store keeps. A witness from before the oldest of them is judged by its numbers alone.
@@ -40,6 +51,7 @@ class Witness:
     revision: int = 0
     controller_epoch: int = 0
     token: str = ""
+    stamp: int = 0
 
 
 class Standing(Enum):
@@ -73,7 +85,7 @@ def judge(witness: Witness | None, seen: Snapshot, *, floor: int = 0) -> Judgeme
     `floor`: the highest revision that any answer had before this read.
     """
     try:
-        record, terms = _read(seen)
+        record, terms, stamp = _read(seen)
     except CorruptCheckpoint as error:
         return Judgement(Standing.UNREADABLE, problem=str(error))
     if record is None:
@@ -93,6 +105,7 @@ def judge(witness: Witness | None, seen: Snapshot, *, floor: int = 0) -> Judgeme
         revision=seen.revision,
         controller_epoch=newest,
         token=terms[newest].token if newest else "",
+        stamp=stamp,
     )
     if witness is None:
         return Judgement(Standing.CONTINUES, now)
@@ -106,17 +119,22 @@ def judge(witness: Witness | None, seen: Snapshot, *, floor: int = 0) -> Judgeme
 class _Term(NamedTuple):
     token: str
     revision: int
+    stamp: int
 
 
-def _read(seen: Snapshot) -> tuple[ClusterRecord | None, dict[int, _Term]]:
-    record, terms = None, {}
+def _read(seen: Snapshot) -> tuple[ClusterRecord | None, dict[int, _Term], int]:
+    record, terms, stamp = None, {}, 0
     for entry in seen.entries:
         if entry.key == CLUSTER:
             record = decode(ClusterRecord, entry.value, key=CLUSTER)
+        elif entry.key == STAMP:
+            stamp = decode_counter(entry.value, key=STAMP)
         elif entry.key.startswith(TERMS) and entry.key[len(TERMS) :].isdecimal():
             term = decode(TermRecord, entry.value, key=entry.key)
-            terms[int(entry.key[len(TERMS) :])] = _Term(term.token, entry.create_revision)
-    return record, terms
+            terms[int(entry.key[len(TERMS) :])] = _Term(
+                term.token, entry.create_revision, term.stamp
+            )
+    return record, terms, stamp
 
 
 def _compare(
@@ -148,6 +166,8 @@ def _went_back(known: Witness, now: Witness, terms: dict[int, _Term]) -> str:
         return f"it is at revision {now.revision}, and was at {known.revision}"
     if now.controller_epoch < known.controller_epoch:
         return f"its newest term is {now.controller_epoch}, and was {known.controller_epoch}"
+    if now.stamp < known.stamp:
+        return f"its stamp is {now.stamp}, and was {known.stamp}"
     if not known.token:
         return ""
     term = terms.get(known.controller_epoch)
@@ -156,9 +176,12 @@ def _went_back(known: Witness, now: Witness, terms: dict[int, _Term]) -> str:
     if term is not None and term.token != known.token:
         return f"its term {known.controller_epoch} is not the one that was known"
     after = terms.get(known.controller_epoch + 1)
-    if after is not None and after.revision <= known.revision:
-        return (
-            f"its term {known.controller_epoch + 1} began at revision {after.revision}, and term "
-            f"{known.controller_epoch} lasted until {known.revision} at least"
-        )
+    if after is None:
+        return ""
+    began = f"its term {known.controller_epoch + 1} began at"
+    lasted = f"and term {known.controller_epoch} lasted until"
+    if after.revision <= known.revision:
+        return f"{began} revision {after.revision}, {lasted} {known.revision} at least"
+    if 0 < after.stamp <= known.stamp:
+        return f"{began} stamp {after.stamp}, {lasted} {known.stamp} at least"
     return ""

@@ -38,6 +38,8 @@ FIRST_REVISION: Final = 1
 LEASE_TTL_MIN_MS: Final = 2_000
 TIMER_GRAIN_S: Final = 0.001
 FIRST_LEASE: Final = 1_000
+# How far the leases of a copy are from those of the server that it was made of.
+LEASES_APART: Final = 1_000_000
 CALL_TIMEOUT_MS: Final = 2_000
 
 
@@ -68,6 +70,7 @@ class MemoryEtcd:
         self._compacted_revision = 0
         self._leases: dict[int, _Lease] = {}
         self._next_lease = FIRST_LEASE
+        self._copies = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._stopped = False
 
@@ -82,6 +85,24 @@ class MemoryEtcd:
     def connect(self, *, timeout_ms: int = CALL_TIMEOUT_MS) -> MemoryStore:
         """Give one client its own connection."""
         return MemoryStore(self, timeout_ms)
+
+    def copy(self) -> MemoryEtcd:
+        """Return another server with the same data, stopped: what a copy of the folder starts.
+
+        It goes on with leases of its own: etcd's ids are random, so that two never agree on one.
+        """
+        twin = MemoryEtcd(
+            lease_ttl_min_ms=self._lease_ttl_min_ms, expiry_lag_ms=self._expiry_lag_ms
+        )
+        twin._entries = dict(self._entries)
+        twin._history = list(self._history)
+        twin._revision = self._revision
+        twin._compacted_revision = self._compacted_revision
+        twin._leases = {each: lease.copy() for each, lease in self._leases.items()}
+        self._copies += 1
+        twin._next_lease = self._next_lease + self._copies * LEASES_APART
+        twin._stopped = True
+        return twin
 
     def get(self, key: str) -> Entry | None:
         return self._entries.get(key)
@@ -344,6 +365,12 @@ class _Lease:
         self.deadline = math.inf
         self.timer: asyncio.TimerHandle | None = None
         self.is_due = False
+
+    def copy(self) -> _Lease:
+        """Return the same lease of another server, which begins to count when that starts."""
+        twin = _Lease(self.id, self.ttl_ms)
+        twin.keys = dict(self.keys)
+        return twin
 
     def stop_timer(self) -> None:
         if self.timer is not None:

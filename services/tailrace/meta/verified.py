@@ -11,17 +11,24 @@ Invariant: an answer is handed on only when the store's revision is not below on
 answer had. A process that has used the store's predecessor does not use a rebuilt store
 (`Standing.REPLACED`): what it remembers (revisions, epochs) is of another store, so it has to start
 anew. After that start nothing is remembered but the witness, and the rebuilt store is believed.
+
+A service that keeps nothing on disk believes whatever answers first, and that may be the wrong
+store. Brokers know better: they are registered only in a store that they believe. So where their
+registrations outlast their leases in a store that this service does not believe, the service was
+wrong, and starts anew with that store (`Followed`). A broker follows most of the others in the same
+way: one that was away when a copy of the store was made cannot tell that copy from what came since.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.clock import Clock
 from tailrace.errors import LeaseLost, StoreUnavailable
-from tailrace.meta.keys import CLUSTER
+from tailrace.meta.keys import BROKERS, CLUSTER
 from tailrace.meta.lineage import Judgement, Standing, Witness, judge
 from tailrace.meta.store import (
     TXN_OPERATIONS_MAX,
@@ -39,17 +46,29 @@ from tailrace.meta.store import (
 LOOK_INTERVAL_MS: Final = 2_000
 # While it is not believed, calls do not make it be looked at more often than this.
 DOUBT_MS: Final = 250
+# Three times what the lease of a broker lasts: after that its registration was renewed for certain.
+FOLLOW_BROKERS_MS: Final = 15_000
 # How often a transaction is sent because only the cluster's record had changed.
 RECORD_ATTEMPTS_MAX: Final = 3
 
 T = TypeVar("T")
 
 
+class Followed(NamedTuple):
+    """How many other brokers must be registered, and for how long, to be believed more."""
+
+    count: Callable[[], int]
+    lasting_ms: int
+    # The key of this very broker.
+    own_key: str = ""
+
+
 class VerifiedStore:
     """A MetadataStore in front of another one.
 
     `witness`: what is known of the store; None: whatever answers first is believed.
-    `standing`, `problem`: what the last look came to. `replaced` is set once the store was rebuilt.
+    `standing`, `problem`: what the last look came to. `replaced` is set once the store was rebuilt,
+    or the brokers have shown that this service believed the wrong one: it has to start anew.
     """
 
     def __init__(
@@ -59,7 +78,9 @@ class VerifiedStore:
         say: Callable[[str], None],
         *,
         witness: Witness | None = None,
+        followed: Followed | None = None,
     ) -> None:
+        """`followed`: which brokers are believed more than the witness; None: no others are."""
         self._store = store
         self._clock = clock
         self._say = say
@@ -70,6 +91,11 @@ class VerifiedStore:
         self._record: Entry | None = None
         # The highest revision that any answer had.
         self._revision = 0
+        # Since the last look an answer had a higher one.
+        self._advanced = asyncio.Event()
+        self._followed = followed
+        # Since when each registration is seen in a store that is not believed.
+        self._registered_ms: dict[tuple[str, int], int] = {}
         self.witness = witness
         self.standing = Standing.UNFOUNDED
         self.problem = ""
@@ -78,9 +104,15 @@ class VerifiedStore:
         self.replaced = asyncio.Event()
 
     async def run(self) -> None:
-        """Look at the store now and then, so that a change is noticed when nobody asks for it."""
+        """Look at the store now and then, so that a change is noticed when nobody asks for it.
+
+        What an answer has shown of the store is remembered soon: a copy from before is older then.
+        """
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_MS / 1_000)
+            await asyncio.sleep(DOUBT_MS / 1_000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout((LOOK_INTERVAL_MS - DOUBT_MS) / 1_000):
+                    await self._advanced.wait()
             try:
                 await self.look()
             except StoreUnavailable:
@@ -186,6 +218,7 @@ class VerifiedStore:
         except StoreUnavailable:
             # Whoever answers next may be another one.
             self._is_fresh = False
+            self._registered_ms = {}
             raise
 
     async def _ensure(self) -> None:
@@ -212,10 +245,13 @@ class VerifiedStore:
             raise StoreUnavailable(
                 f"an answer of the store was at revision {revision}, an earlier one at {floor}"
             )
-        self._revision = max(self._revision, revision)
+        if revision > self._revision:
+            self._revision = revision
+            self._advanced.set()
 
     async def _look(self) -> None:
         floor = self._revision
+        self._advanced.clear()
         seen = await self._answer(self._store.snapshot(CLUSTER))
         self._looked_ms = self._clock.monotonic_ms()
         found = judge(self.witness, seen, floor=floor)
@@ -223,11 +259,40 @@ class VerifiedStore:
             self._believe(found, seen)
         else:
             self._doubt(found)
+            await self._ask_brokers(found)
+
+    async def _ask_brokers(self, found: Judgement) -> None:
+        """See whether brokers stay registered in a store that this service does not believe."""
+        followed = self._followed
+        is_brokers = followed is not None and bool(followed.own_key)
+        # A broker that has data of a cluster is never of another one.
+        followable = {Standing.OLDER} if is_brokers else {Standing.OLDER, Standing.OTHER}
+        if followed is None or self.replaced.is_set() or found.standing not in followable:
+            return
+        seen = await self._answer(self._store.snapshot(BROKERS))
+        now_ms, known = self._clock.monotonic_ms(), self._registered_ms
+        others = [
+            (each.key, each.create_revision)
+            for each in seen.entries
+            if each.lease and each.key != followed.own_key
+        ]
+        self._registered_ms = {each: known.get(each, now_ms) for each in others}
+        lasting = [
+            each for each in self._registered_ms.values() if now_ms - each >= followed.lasting_ms
+        ]
+        if len(lasting) >= followed.count():
+            self._say(
+                f"{len(lasting)} brokers have been registered in this store for "
+                f"{followed.lasting_ms} ms or more, so it is the right one, and what was believed "
+                f"before was not: {self.problem}. Starting anew with it"
+            )
+            self.replaced.set()
 
     def _believe(self, found: Judgement, seen: Snapshot) -> None:
         if self.problem:
             self._say(f"the metadata store is believed again, after: {self.problem}")
         self.standing, self.problem, self.problem_since_ms = found.standing, "", None
+        self._registered_ms = {}
         if found.standing is Standing.REPLACED and self._record is not None:
             if not self.replaced.is_set():
                 self._say(
@@ -262,5 +327,5 @@ class VerifiedStore:
     def _rejection(self) -> StoreUnavailable:
         self.rejections += 1
         if self.replaced.is_set():
-            return StoreUnavailable("the store was rebuilt: this process starts anew with it")
+            return StoreUnavailable("this process starts anew with the store, which is another now")
         return StoreUnavailable(f"the store is not believed: {self.problem}")

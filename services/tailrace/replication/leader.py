@@ -98,11 +98,14 @@ class _Follower:
         "mark_end",
         "mark_ms",
         "must_ask",
+        "was_heard",
     )
 
     def __init__(self, bar_ms: int) -> None:
         self.broker_epoch = UNKNOWN
         self.log_end = UNKNOWN
+        # It has reported in this leadership, and what it had does not contradict this log.
+        self.was_heard = False
         # It agrees with this log and is being pushed to.
         self.connected = False
         # When it last had everything that the leader had; None: never in this epoch.
@@ -188,6 +191,7 @@ class LeaderState:
         self._retry_at_ms: int | None = None
         self._retry_ms = settings.isr_retry_ms
         self._followers: dict[BrokerId, _Follower] = {}
+        self._began_ms = now_ms
         self._meet_followers(now_ms)
 
     # What others may know.
@@ -206,6 +210,16 @@ class LeaderState:
         if self.pending is not None:
             size = min(size, len(self.pending.proposal.isr))
         return size < self._min_size
+
+    def is_borne_out(self, now_ms: int) -> bool:
+        """Whether every replica has shown what it knows, or had the time to.
+
+        Until then this log may be an older copy, and what it does not have may well be there.
+        """
+        if now_ms - self._began_ms >= self._settings.lag_max_ms:
+            return True
+        others = (each for each in self._replicas if each != self._broker_id)
+        return all(self._followers[each].was_heard for each in others)
 
     def progress(self) -> tuple[FollowerProgress, ...]:
         return tuple(
@@ -286,6 +300,7 @@ class LeaderState:
         if follower.must_ask and not event.restart:
             return []
         follower.must_ask = False
+        follower.was_heard = True
         answer = self._contradiction(event)
         if answer is not None:
             follower.forget_position()

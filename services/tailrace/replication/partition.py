@@ -183,6 +183,10 @@ class PartitionReplica:
         """How far each follower is; empty when this replica does not lead."""
         return () if self._leading is None else self._leading.progress()
 
+    def is_borne_out(self, *, now_ms: int) -> bool:
+        """Whether what this log does not have is gone, as far as any replica can tell."""
+        return self._leading is None or self._leading.is_borne_out(now_ms)
+
     def waits_for(self, broker_id: BrokerId, *, now_ms: int) -> bool:
         """Whether the high watermark of this leader waits for a follower."""
         return self._leading is not None and self._leading.waits_for(broker_id, now_ms)

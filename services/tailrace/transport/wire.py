@@ -141,6 +141,8 @@ class OrderHeader:
     broker_epoch: int
     # Of the broker's registration; empty: an older controller, which does not say.
     broker_incarnation: str = ""
+    # Of the controller's term in the store; empty: an older controller, which has none.
+    term_token: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,8 @@ class PartitionOrder:
     removing: tuple[BrokerId, ...] = ()
     # The last epoch that began with an election that may have lost records; 0: none is known.
     unclean_epoch: int = 0
+    # Which start of the leader's process was given the epoch; empty: not known.
+    leader_process: str = ""
     # While the topic is `syncing`: the revision of its record, which is not sent. Who obeys has
     # synced what it had then.
     syncing_revision: int = 0
@@ -174,6 +178,7 @@ def to_order_header(header: OrderHeader) -> control_pb2.OrderHeader:
         controller_epoch=header.controller_epoch,
         broker_epoch=header.broker_epoch,
         broker_incarnation=header.broker_incarnation,
+        term_token=header.term_token,
     )
 
 
@@ -183,6 +188,7 @@ def from_order_header(message: control_pb2.OrderHeader) -> OrderHeader:
         controller_epoch=message.controller_epoch,
         broker_epoch=message.broker_epoch,
         broker_incarnation=message.broker_incarnation,
+        term_token=message.term_token,
     )
 
 
@@ -201,6 +207,7 @@ def to_order(order: PartitionOrder) -> control_pb2.PartitionOrder:
         adding=order.adding,
         removing=order.removing,
         unclean_epoch=order.unclean_epoch,
+        leader_process=order.leader_process,
     )
 
 
@@ -220,6 +227,7 @@ def from_order(message: control_pb2.PartitionOrder) -> PartitionOrder:
         adding=_brokers(message.adding),
         removing=_brokers(message.removing),
         unclean_epoch=message.unclean_epoch,
+        leader_process=message.leader_process,
     )
     problem = _order_problem(order)
     if problem is not None:

@@ -159,3 +159,41 @@ async def test_a2_without_the_store_the_confirmed_controller_goes_on_alone(trio:
     code, message = await order(trio, trio.header(0, controller_epoch=2))
     assert code == "STORE_UNAVAILABLE"
     assert re.search(r"\d", message) is None
+
+
+@simulate
+async def test_f42_the_same_controller_in_another_branch_of_the_store_is_refused(
+    trio: Trio,
+) -> None:
+    """The store went back, and a controller with this id reigns in this epoch there, too."""
+    await trio.start(0)
+    await trio.elect(2, token="ours")
+    ours = trio.header(0, controller_epoch=2, term_token="ours")
+    assert await order(trio, ours) == ("", "")
+    theirs = trio.header(0, controller_epoch=2, term_token="theirs")
+    assert (await order(trio, theirs))[0] == "STALE_CONTROLLER"
+    assert await order(trio, ours) == ("", "")
+
+
+@simulate
+async def test_f42_a_controller_of_a_store_that_went_back_is_not_confirmed(trio: Trio) -> None:
+    """Nobody has looked at the store since; the guard does before it believes a new controller."""
+    await trio.start(0)
+    older = trio.etcd.copy()
+    await trio.elect(2, token="ours")
+    assert await order(trio, trio.header(0, controller_epoch=2, term_token="ours")) == ("", "")
+    older.start()
+    trio.store = older.connect()
+    trio.brokers[0].verified._store = older.connect()
+    await trio.elect(3, token="theirs")
+    theirs = trio.header(0, controller_epoch=3, term_token="theirs")
+    assert (await order(trio, theirs))[0] == "STORE_UNAVAILABLE"
+
+
+@simulate
+async def test_a_controller_of_an_older_version_after_a_newer_one_is_believed(trio: Trio) -> None:
+    await trio.start(0)
+    await trio.elect(2, token="ours")
+    assert await order(trio, trio.header(0, controller_epoch=2, term_token="ours")) == ("", "")
+    await trio.elect(3)
+    assert await order(trio, trio.header(0, controller_epoch=3)) == ("", "")

@@ -297,6 +297,22 @@ async def test_a_past_that_is_gone_is_told_with_where_it_parted(trio: Trio) -> N
 
 
 @simulate
+async def test_f44_nothing_is_called_gone_before_the_replicas_were_heard(trio: Trio) -> None:
+    """The log of a leader that just began may be an older copy, and theirs may have the rest."""
+    await trio.start(0, replica_lag_time_max_ms=3_000)
+    await trio.lead(0, 1, isr=(0,))
+    part = await refusal(trio, wanted(5, last_epoch=0))
+    assert code_name(part.error) == "UNKNOWN_EPOCH"
+    await asyncio.sleep(3)
+    part = await refusal(trio, wanted(5, last_epoch=0))
+    assert code_name(part.error) == "TRUNCATED"
+    # An election that may have lost records is on record: nobody has to be heard.
+    await trio.lead(0, 2, isr=(0,), unclean_epoch=2)
+    part = await refusal(trio, wanted(5, last_epoch=0))
+    assert code_name(part.error) == "TRUNCATED"
+
+
+@simulate
 async def test_what_is_not_in_the_last_segment_is_read_off_the_loop(trio: Trio) -> None:
     await lead_alone(trio)
     await trio.produce()

@@ -7,10 +7,12 @@ import asyncio
 from simulation.storage import SimFiles
 from tailrace.broker.metadata_copier import read_folders
 from tailrace.meta.copies import FILE_NAME, decode_copy
-from tailrace.meta.keys import Kind, place_of
-from tailrace.meta.lineage import Standing
+from tailrace.meta.keys import STAMP, Kind, encode_counter, place_of
+from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.memory import MemoryEtcd
-from unit.broker.trio import T0, TOPIC_ID, Trio, simulate
+from tailrace.meta.store import Put
+from tailrace.process import StartAnew
+from unit.broker.trio import CLUSTER_ID, T0, TOPIC_ID, Trio, simulate
 
 
 async def copied(trio: Trio, number: int) -> None:
@@ -76,3 +78,64 @@ async def test_a_copy_that_rotted_or_is_gone_is_not_used(trio: Trio) -> None:
     assert witness is not None
     assert found.copy is None
     assert read_folders(files, ["/elsewhere"], said.append)[0] is None
+
+
+@simulate
+async def test_f42_a_broker_that_believed_an_older_branch_follows_most_of_the_others(
+    trio: Trio,
+) -> None:
+    """It was away when the copy was made that it then took for what came since."""
+    await trio.start()
+    await trio.lead(1, 0)
+    await copied(trio, 0)
+    branch = trio.etcd.copy()
+    trio.etcd.txn([], [Put(STAMP, encode_counter(5))])
+    branch.start()
+    branch.txn([], [Put(STAMP, encode_counter(9))])
+    broker = trio.brokers[0]
+    broker.verified._store = branch.connect()
+    await broker.verified.look()
+    await copied(trio, 0)
+    broker.verified._store = trio.etcd.connect()
+    await asyncio.sleep(10)
+    assert broker.verified.standing is Standing.OLDER
+    assert broker.failure is None
+    await trio.until(lambda: broker.failure is not None)
+    assert isinstance(broker.failure, StartAnew)
+    assert trio.heard("2 brokers have been registered in this store")
+    witness, found = read_folders(files_of(trio, 0), ["/data"], print)
+    assert witness == Witness(cluster_id=CLUSTER_ID)
+    assert T0 in found.orders
+    await trio.stop_broker(0)
+    broker = await trio.start_broker(0)
+    await trio.until(lambda: broker.epoch is not None)
+
+
+@simulate
+async def test_f42_one_other_broker_is_not_most_of_them(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(1, 0)
+    await trio.stop_broker(2)
+    del trio.brokers[2]
+    trio.etcd.txn([], [Put(STAMP, encode_counter(5))])
+    broker = trio.brokers[0]
+    await broker.verified.look()
+    trio.etcd.txn([], [Put(STAMP, encode_counter(4))])
+    await asyncio.sleep(60)
+    assert broker.verified.standing is Standing.OLDER
+    assert broker.failure is None
+
+
+@simulate
+async def test_f43_the_copy_knows_the_cluster_when_the_file_that_says_it_is_gone(
+    trio: Trio,
+) -> None:
+    """A broker that forgot its cluster would join whichever has founded itself in the store."""
+    await trio.start()
+    await copied(trio, 0)
+    files = files_of(trio, 0)
+    files.remove("/data/meta.properties")
+    witness, found = read_folders(files, ["/data"], print)
+    assert witness is not None
+    assert witness.cluster_id == CLUSTER_ID
+    assert found.copy is not None

@@ -90,6 +90,22 @@ async def test_the_data_of_a_former_topic_is_set_aside_until_its_end_is_on_recor
 
 
 @simulate
+async def test_f44_nobody_leads_in_an_epoch_that_a_former_life_was_given(trio: Trio) -> None:
+    """What is on the disk may be older: other records would have the same epoch and offsets."""
+    await trio.start()
+    responses = await trio.lead(0, 1, leader_process="another start of it")
+    assert [[code_name(each.error) for each in one.errors] for one in responses] == [
+        ["STALE_BROKER"],
+        [],
+        [],
+    ]
+    assert trio.brokers[0].replicas is not None
+    assert trio.brokers[0].replicas.get(T0) is None
+    await trio.lead(0, 2, leader_process=trio.brokers[0]._process)
+    assert trio.hosted(0).machine.role is Role.LEADER
+
+
+@simulate
 async def test_a_late_order_for_a_former_topic_deletes_nothing(trio: Trio) -> None:
     await start(trio)
     await trio.lead(0, 0)

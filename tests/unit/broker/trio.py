@@ -25,6 +25,7 @@ from tailrace.meta.keys import (
     ClusterRecord,
     ControllerRecord,
     PartitionState,
+    TermRecord,
     TopicDeletion,
     TopicRecord,
     TopicTombstone,
@@ -34,6 +35,7 @@ from tailrace.meta.keys import (
     encode,
     encode_counter,
     state_key,
+    term_key,
     tombstone_key,
     topic_key,
 )
@@ -185,21 +187,26 @@ class Trio:
 
     # As the controller.
 
-    async def elect(self, epoch: int, *, controller_id: int = 9) -> None:
-        """The store names this controller from now on."""
+    async def elect(self, epoch: int, *, controller_id: int = 9, token: str = "") -> None:
+        """The store names this controller from now on; without a token: one of an older version."""
         record = ControllerRecord(controller_id=controller_id, epoch=epoch, host="ctl", port=9090)
+        term = TermRecord(controller_id=controller_id, token=token)
         await self.store.txn(
             [],
             [
                 Put(CONTROLLER, encode(record)),
                 Put(CONTROLLER_EPOCH, encode_counter(epoch)),
+                *([Put(term_key(epoch), encode(term))] if token else []),
             ],
         )
 
-    def header(self, to: int, *, controller_epoch: int = 1) -> control_pb2.OrderHeader:
+    def header(
+        self, to: int, *, controller_epoch: int = 1, term_token: str = ""
+    ) -> control_pb2.OrderHeader:
         return control_pb2.OrderHeader(
             controller_id=9,
             controller_epoch=controller_epoch,
+            term_token=term_token,
             broker_epoch=self.brokers[to].epoch or 0,
             broker_incarnation=self.incarnation(to),
         )
@@ -222,6 +229,7 @@ class Trio:
         leader_link: str = "",
         adding: Sequence[int] = (),
         unclean_epoch: int = 0,
+        leader_process: str = "",
     ) -> list[control_pb2.LeaderAndIsrResponse]:
         """Store a state of the partition and order it to the brokers that run."""
         state = PartitionState(
@@ -245,6 +253,7 @@ class Trio:
             config=config or {},
             adding=adding,
             unclean_epoch=unclean_epoch,
+            leader_process=leader_process,
         )
         targets = sorted(self.brokers) if to is None else to
         return [await self.send_order(each, order) for each in targets]

@@ -12,7 +12,17 @@ from simulation.loop import LoopClock
 from tailrace.controller.controller import Controller
 from tailrace.controller.settings import ControllerSettings
 from tailrace.errors import AddressInUse, InvariantViolation, StoreUnavailable
-from tailrace.meta.keys import CLUSTER, CONTROLLER, CONTROLLER_EPOCH, ControllerRecord, decode
+from tailrace.meta.keys import (
+    CLUSTER,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    STAMP,
+    ControllerRecord,
+    TermRecord,
+    decode,
+    decode_counter,
+    term_key,
+)
 from tailrace.meta.store import Delete, Guard, Operation, Put, TxnResult
 from tailrace.transport import methods
 from tailrace.v1 import common_pb2
@@ -50,6 +60,32 @@ def test_the_cluster_id_is_made_once() -> None:
         assert cluster.etcd.server.get(CLUSTER) == first
         picture = cluster.brokers[1].pictures[-1]
         assert picture.cluster_id == cluster.image().cluster_id != ""
+
+    simulate(main)
+
+
+def test_the_store_gets_a_stamp_soon_after_each_change_and_none_without() -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.start()
+        server = cluster.etcd.server
+
+        def stamp() -> int:
+            entry = server.get(STAMP)
+            return 0 if entry is None else decode_counter(entry.value)
+
+        await asyncio.sleep(5)
+        before, revision = stamp(), server.revision
+        assert before > 0
+        await asyncio.sleep(30)
+        assert (stamp(), server.revision) == (before, revision)
+        server.txn([], [Put("/elsewhere", b"1")])
+        await cluster.until(lambda: stamp() == before + 1)
+        await cluster.active().controller.stop()
+        await cluster.start_controller(2)
+        await cluster.until(lambda: cluster.controllers[2].epoch == 2)
+        entry = server.get(term_key(2))
+        assert entry is not None
+        assert decode(TermRecord, entry.value).stamp > before + 1
 
     simulate(main)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
@@ -52,9 +52,11 @@ def decided(
     replicas: Sequence[int] = (1, 2, 3),
     leader_lost_records: bool = False,
     led: Mapping[BrokerId, int] = NOBODY_LEADS,
+    processes: Mapping[int, str] | None = None,
     **brokers: Sequence[int],
 ) -> Outcome | None:
     view: dict[str, Any] = {name: ids(*each) for name, each in brokers.items()}
+    view["processes"] = {BrokerId(each): name for each, name in (processes or {}).items()}
     return next_state(
         before,
         ids(*replicas),
@@ -203,6 +205,20 @@ def test_the_spared_keep_what_they_have_and_get_nothing_new() -> None:
     assert decided(state(1, [1, 2, 3]), [3], spared=[1, 2]) is None
     assert parts(changed(state(1, [1, 2]), [3], spared=[2])) == (-1, 5, (2,), (1,))
     assert parts(changed(state(1, [1, 2, 3]), [3], spared=[2])) == (3, 5, (2, 3), ())
+
+
+def test_a_leader_whose_process_started_anew_goes_on_in_a_new_epoch() -> None:
+    """Its disk may be an older copy: other records must not have the epoch of those it had."""
+    first = changed(state(-1, [], [1]), [1, 2, 3], processes={1: "a"})
+    assert (first.leader, first.leader_process) == (1, "a")
+    whole = replace(first, isr=ids(1, 2, 3), elr=())
+    assert decided(whole, [1, 2, 3], processes={1: "a"}) is None
+    again = changed(whole, [1, 2, 3], processes={1: "b"})
+    assert (again.leader, again.leader_process, again.isr) == (1, "b", ids(1, 2, 3))
+    assert again.leader_epoch == whole.leader_epoch + 1
+    # It is not registered, or a broker of an older version: nothing says that it is another.
+    assert decided(whole, [1, 2, 3], processes={}) is None
+    assert decided(replace(whole, leader_process=""), [1, 2, 3], processes={1: "b"}) is None
 
 
 def test_a_leader_that_lost_records_of_its_epoch_goes_on_in_a_new_one() -> None:

@@ -500,7 +500,8 @@ def test_two_of_three_killed_are_no_hiccup() -> None:
         cluster.brokers[2].kill()
         took_ms = await cluster.until(cluster.brokers[3].leads)
         assert took_ms < 200
-        assert parts(cluster)[2:] == ((3,), (1, 2))
+        # Noticed at once, or one after the other: then two were still in sync without the first.
+        assert parts(cluster)[2:] in {((3,), (1, 2)), ((3,), (1,)), ((3,), (2,))}
 
     simulate(main)
 

@@ -282,7 +282,10 @@ def test_every_broker_gets_the_picture_and_every_change_of_it() -> None:
     async def main(cluster: Cluster) -> None:
         await started(cluster, config={"retention.ms": "77000"})
         await cluster.until(
-            lambda: all(len(each.pictures[-1].topics) == 1 for each in cluster.brokers.values())
+            lambda: all(
+                each.pictures[-1].topics and each.pictures[-1].topics[0].partitions[0].leader == 1
+                for each in cluster.brokers.values()
+            )
         )
         picture = cluster.brokers[3].pictures[-1]
         assert [each.id for each in picture.brokers] == [1, 2, 3]

@@ -13,10 +13,11 @@ from tailrace.meta.copies import (
     MetadataCopy,
     ReplicaOrderRecord,
     StoredMetadata,
+    brokers_of,
     decode_copy,
     encode_copy,
 )
-from tailrace.meta.keys import PartitionState
+from tailrace.meta.keys import PartitionState, broker_key
 from tailrace.meta.lineage import Witness
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
@@ -42,6 +43,14 @@ STORED = StoredMetadata(
     ),
     orders={ORDER.partition: ORDER},
 )
+
+
+def test_the_brokers_of_a_copy_are_those_with_replicas_and_those_that_were_registered() -> None:
+    assert brokers_of(STORED) == {1, 2}
+    entries = (CopiedEntry(broker_key(7), b"", 3, 3), CopiedEntry("/brokers/ids/x", b"", 3, 3))
+    copy = MetadataCopy(witness=Witness(cluster_id="c"), revision=3, taken_ms=0, entries=entries)
+    assert brokers_of(StoredMetadata(copy=copy)) == {7}
+    assert brokers_of(StoredMetadata()) == set()
 
 
 @pytest.mark.parametrize("stored", [STORED, StoredMetadata(), StoredMetadata(orders=STORED.orders)])

@@ -89,6 +89,8 @@ SINCE_LATER: Final = {
     (BrokerRegistration, "instance"),
     (BrokerRegistration, "control_host"),
     (BrokerRegistration, "control_port"),
+    (BrokerRegistration, "process"),
+    (TermRecord, "stamp"),
     *((ClusterRecord, name) for name in ("store_id", "generation", "former", "recovering")),
 }
 VALUES: Final[list[Value]] = [
@@ -97,7 +99,7 @@ VALUES: Final[list[Value]] = [
     ClusterRecord(
         cluster_id="c-1", store_id="s-2", generation=1, former=("s-1",), recovering="by a person"
     ),
-    TermRecord(controller_id=101, token="f00"),
+    TermRecord(controller_id=101, token="f00", stamp=12),
     TopicTombstone(name="orders", deleted_ms=1_700_000_000_123, controller_epoch=7),
     BROKER,
     TOPIC,

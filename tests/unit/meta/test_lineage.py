@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.meta.keys import CLUSTER, ClusterRecord, TermRecord, encode, term_key
+from tailrace.meta.keys import (
+    CLUSTER,
+    STAMP,
+    ClusterRecord,
+    TermRecord,
+    encode,
+    encode_counter,
+    term_key,
+)
 from tailrace.meta.lineage import Standing, Witness, judge
 from tailrace.meta.store import Entry, Snapshot
 
@@ -28,6 +36,36 @@ def store(
         value = encode(TermRecord(controller_id=1, token=token))
         entries.append(Entry(term_key(epoch), value, at, at, 0))
     return Snapshot(revision, tuple(entries))
+
+
+def stamped(stamp: int, *, revision: int, terms: dict[int, tuple[int, int]]) -> Snapshot:
+    """A store with a stamp, and for each of its terms the stamp and the revision it began with."""
+    entries = [Entry(CLUSTER, encode(RECORD), 1, 1, 0)]
+    entries.append(Entry(STAMP, encode_counter(stamp), 1, 9, 0))
+    for epoch, (began, at) in terms.items():
+        value = encode(TermRecord(controller_id=1, token=f"{epoch} at {began}", stamp=began))
+        entries.append(Entry(term_key(epoch), value, at, at, 0))
+    return Snapshot(revision, tuple(entries))
+
+
+def test_a_revision_that_came_far_does_not_hide_that_a_store_went_back() -> None:
+    """Leases that ended in it have raised its revision above what the witness saw."""
+    known = judge(None, stamped(7, revision=100, terms={1: (1, 2)})).witness
+    assert known is not None
+    assert known.stamp == 7
+    older = stamped(6, revision=120, terms={1: (1, 2)})
+    found = judge(known, older)
+    assert (found.standing, "its stamp is 6, and was 7" in found.problem) == (Standing.OLDER, True)
+    assert judge(known, stamped(7, revision=120, terms={1: (1, 2)})).standing.is_believed
+
+
+def test_a_term_that_began_below_a_known_stamp_is_of_another_branch() -> None:
+    known = judge(None, stamped(7, revision=100, terms={1: (1, 2)})).witness
+    branch = stamped(9, revision=130, terms={1: (1, 2), 2: (7, 121)})
+    assert judge(known, branch).standing is Standing.OLDER
+    assert "began at stamp 7" in judge(known, branch).problem
+    right = stamped(9, revision=130, terms={1: (1, 2), 2: (8, 121)})
+    assert judge(known, right).standing is Standing.CONTINUES
 
 
 def test_a_store_that_goes_on_is_believed_and_remembered() -> None:

@@ -238,3 +238,28 @@ def test_history_and_state_tell_the_same(
             replayed[change.key] = change.entry
     assert last_revision == server.revision
     assert tuple(replayed[key] for key in sorted(replayed)) == server.snapshot("/").entries
+
+
+def test_a_copy_goes_on_by_itself(run: Run) -> None:
+    """As a store does that was started from a copy of the folder of another one."""
+
+    async def scenario() -> None:
+        server = MemoryEtcd()
+        lease = server.grant_lease(5_000)
+        server.txn([], [Put("/a", b"1", lease)])
+        copy = server.copy()
+        server.txn([], [Put("/b", b"2")])
+        assert copy.is_stopped
+        await asyncio.sleep(60)
+        assert server.get("/a") is None
+        assert copy.get("/b") is None
+        copy.start()
+        assert copy.keep_alive(lease) == 5_000
+        assert copy.grant_lease(5_000) != server.grant_lease(5_000)
+        assert copy.txn([], [Put("/c", b"3")]).revision == copy.revision
+        assert server.get("/c") is None
+        await asyncio.sleep(10)
+        assert copy.get("/a") is None
+        assert copy.next_batch("/", from_revision=2) is not None
+
+    run(scenario())

@@ -9,11 +9,20 @@ import pytest
 
 from simulation.loop import LoopClock, SimLoop, run
 from tailrace.errors import LeaseLost, StoreUnavailable
-from tailrace.meta.keys import CLUSTER, ClusterRecord, TermRecord, encode, term_key
+from tailrace.meta.keys import (
+    CLUSTER,
+    STAMP,
+    ClusterRecord,
+    TermRecord,
+    broker_key,
+    encode,
+    encode_counter,
+    term_key,
+)
 from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.memory import MemoryEtcd, MemoryStore
 from tailrace.meta.store import CreatedAt, Delete, Put
-from tailrace.meta.verified import DOUBT_MS, VerifiedStore
+from tailrace.meta.verified import DOUBT_MS, Followed, VerifiedStore
 
 RECORD = encode(ClusterRecord(cluster_id="c", store_id="s"))
 
@@ -142,7 +151,7 @@ async def test_a_rebuilt_store_is_for_the_next_start(world: World) -> None:
     record = ClusterRecord(cluster_id="c", store_id="t", generation=1, former=("s",))
     await world.found(rebuilt, encode(record))
     world.swap(rebuilt)
-    with pytest.raises(StoreUnavailable, match="rebuilt"):
+    with pytest.raises(StoreUnavailable, match="starts anew"):
         await world.store.look()
     assert world.store.replaced.is_set()
     with pytest.raises(StoreUnavailable, match="starts anew"):
@@ -183,6 +192,62 @@ async def test_the_store_is_looked_at_when_nobody_asks(world: World) -> None:
     watch = world.store.watch("/", from_revision=1)
     with pytest.raises(StoreUnavailable):
         await anext(watch)
+    looking.cancel()
+
+
+@simulate
+async def test_brokers_that_stay_registered_show_which_store_is_right(world: World) -> None:
+    """This service began with the wrong store and keeps nothing on disk."""
+    await world.found(world.etcd, encode(ClusterRecord(cluster_id="wrong", store_id="w")))
+    world.store._followed = Followed(lambda: 1, 15_000)
+    await world.store.look()
+    right = MemoryEtcd()
+    await world.found(right)
+    lease = right.grant_lease(5_000)
+    right.txn([], [Put(broker_key(1), b"", lease)])
+    looking = asyncio.ensure_future(world.store.run())
+    world.swap(right)
+    for _ in range(14):
+        await asyncio.sleep(1)
+        right.keep_alive(lease)
+    assert not world.store.replaced.is_set()
+    for _ in range(6):
+        await asyncio.sleep(1)
+        right.keep_alive(lease)
+    assert world.store.replaced.is_set()
+    looking.cancel()
+
+
+@simulate
+async def test_registrations_that_end_show_nothing(world: World) -> None:
+    """An older copy has some, and nobody renews them."""
+    await world.found(world.etcd)
+    older = world.etcd.copy()
+    older.start()
+    older.txn([], [Put(broker_key(1), b"", older.grant_lease(5_000))])
+    world.etcd.txn([], [Put(STAMP, encode_counter(1))])
+    world.store._followed = Followed(lambda: 1, 15_000)
+    await world.store.look()
+    looking = asyncio.ensure_future(world.store.run())
+    world.swap(older)
+    await asyncio.sleep(60)
+    assert world.store.standing is Standing.OLDER
+    assert not world.store.replaced.is_set()
+    looking.cancel()
+
+
+@simulate
+async def test_who_keeps_a_witness_on_disk_follows_nobody(world: World) -> None:
+    await world.found(world.etcd)
+    await world.store.look()
+    other = MemoryEtcd()
+    await world.found(other, encode(ClusterRecord(cluster_id="x", store_id="y")))
+    other.txn([], [Put(broker_key(1), b"", other.grant_lease(600_000))])
+    looking = asyncio.ensure_future(world.store.run())
+    world.swap(other)
+    await asyncio.sleep(120)
+    assert world.store.standing is Standing.OTHER
+    assert not world.store.replaced.is_set()
     looking.cancel()
 
 

@@ -589,3 +589,22 @@ def test_progress_is_shown() -> None:
     assert (first.broker_id, first.broker_epoch, first.log_end) == (B, LIVES[B], 10)
     assert (second.broker_id, second.in_sync, second.connected) == (C, True, True)
     assert second.caught_up_ms == bench.now_ms
+
+
+def test_what_a_leader_does_not_have_is_gone_once_every_replica_was_heard() -> None:
+    """Until then its log may be an older copy than theirs."""
+    bench = Bench().lead()
+    assert not bench.machine.is_borne_out(now_ms=bench.now_ms)
+    bench.report(B, 10)
+    assert not bench.machine.is_borne_out(now_ms=bench.now_ms)
+    bench.report(C, 10)
+    assert bench.machine.is_borne_out(now_ms=bench.now_ms)
+
+
+def test_a_replica_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    bench = Bench().lead()
+    bench.report(B, 10)
+    bench.wait(LAG_MS - 1)
+    assert not bench.machine.is_borne_out(now_ms=bench.now_ms)
+    bench.wait(1)
+    assert bench.machine.is_borne_out(now_ms=bench.now_ms)
