@@ -174,6 +174,8 @@ class Nemesis:
 
 def _has_all_of(hosted: Hosted, leader: Hosted) -> bool:
     """Whether a replica has everything that its leader knows to be committed, and can read it."""
+    if not hosted.log.is_open:
+        return False
     begins = hosted.log.log_start <= leader.log.log_start
     ends = hosted.log.log_end >= leader.machine.high_watermark
     return begins and ends and is_sound(hosted)

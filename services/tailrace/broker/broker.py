@@ -59,6 +59,7 @@ from tailrace.meta.keys import (
     broker_key,
     decode,
 )
+from tailrace.meta.lineage import Standing
 from tailrace.meta.store import MetadataStore
 from tailrace.meta.verified import FOLLOW_BROKERS_MS, Followed, VerifiedStore
 from tailrace.metrics.common import StoreView
@@ -233,7 +234,7 @@ class Broker:
 
     async def _until_replaced(self) -> None:
         await self.verified.replaced.wait()
-        if self.copier is not None:
+        if self.copier is not None and self.verified.standing is not Standing.REPLACED:
             await self.copier.forget_witness()
         self._task_failed("the metadata store", StartAnew("the metadata store is another one"))
 

@@ -202,6 +202,9 @@ class Replicas:
         """What this broker knows of its replicas; of those it leads, it knows it best."""
         known, self._records = self._records, {}
         for partition, hosted in self._hosted.items():
+            if hosted.machine.leader_epoch < 0:
+                # No order of it was obeyed yet.
+                continue
             record = known.get(partition)
             if record is None or not is_current(record, hosted):
                 record = order_record(hosted)

@@ -139,3 +139,19 @@ async def test_f43_the_copy_knows_the_cluster_when_the_file_that_says_it_is_gone
     assert witness is not None
     assert witness.cluster_id == CLUSTER_ID
     assert found.copy is not None
+
+
+@simulate
+async def test_a_replica_without_an_order_keeps_nothing_out_of_the_copy(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(1, 3)
+    # Refused: the log was written in a newer epoch.
+    await trio.produce(to=1)
+    await trio.stop_broker(1)
+    broker = await trio.start_broker(1)
+    await trio.until(lambda: broker.epoch is not None)
+    await trio.lead(1, 2, to=(1,))
+    assert trio.hosted(1).machine.leader_epoch == -1
+    await copied(trio, 1)
+    stored = decode_copy(files_of(trio, 1).read(f"/data/{FILE_NAME}"))
+    assert stored.orders[T0].state.leader_epoch == 3
