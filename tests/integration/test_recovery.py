@@ -187,8 +187,9 @@ async def test_f42_l2_what_the_store_does_not_know_is_set_aside_and_taken_back(
 ) -> None:
     """Brokers that have no copy of the metadata cannot tell that the store went back."""
     await _young_topic_and_older_store(dev, tmp_path)
-    for path in dev.folder.glob("broker-*/data/metadata-copy"):
-        path.unlink()
+    for name in ("metadata-copy", "store-witness"):
+        for path in dev.folder.glob(f"broker-*/data/{name}"):
+            path.unlink()
     await _start_again(dev)
     async with connected(dev) as cluster:
         strays = [dev.folder / f"broker-{number}" / "data" for number in (1, 2, 3)]

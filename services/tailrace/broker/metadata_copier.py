@@ -22,6 +22,8 @@ from tailrace.log.files import Files
 from tailrace.meta.copies import (
     COPY_BYTES_MAX,
     FILE_NAME,
+    FORMER_NAME,
+    WITNESS_NAME,
     CopiedEntry,
     MetadataCopy,
     ReplicaOrderRecord,
@@ -37,8 +39,10 @@ from tailrace.runtime import Blocking
 
 # What comes within so long goes into one copy.
 GATHER_MS: Final = 200
-# A copy that took long is followed by a pause of so many times that: it must not become a load.
+# A copy that took long is followed by a pause of so many times that: it must not become a load. The
+# witness is a small file of its own, and is written without such a pause.
 PAUSE_FACTOR: Final = 20
+PAUSE_MAX_MS: Final = 10_000
 
 
 def read_folders(
@@ -60,6 +64,7 @@ def read_folders(
         found = _read_copy(files, f"{folder}/{FILE_NAME}", say)
         if _age(found) > _age(newest) or not newest.orders:
             newest = found
+    witnesses = [_read_copy(files, f"{folder}/{WITNESS_NAME}", say) for folder in folders]
     if not cluster_id and newest.copy is not None:
         # The file that says so is gone or cannot be read; the copy knows it as well.
         cluster_id = newest.copy.witness.cluster_id
@@ -68,9 +73,13 @@ def read_folders(
     if newest.copy is not None and newest.copy.witness.cluster_id != cluster_id:
         say(f"the copy of the metadata is of cluster {newest.copy.witness.cluster_id}: not used")
         newest = StoredMetadata()
-    if newest.copy is None:
-        return Witness(cluster_id=cluster_id), newest
-    return newest.copy.witness, newest
+    known = [
+        each.copy.witness
+        for each in (newest, *witnesses)
+        if each.copy is not None and each.copy.witness.cluster_id == cluster_id
+    ]
+    latest = max(known, key=lambda it: (it.generation, it.revision), default=None)
+    return latest or Witness(cluster_id=cluster_id), newest
 
 
 class MetadataCopier:
@@ -103,23 +112,29 @@ class MetadataCopier:
         self._say = say
         self._failure = ""
         self._ordered = asyncio.Event()
+        # What the file of the witness says.
+        self._noted: Witness | None = None
         # What is on disk stays as it is from now on.
         self._is_ending = False
         self.stored = found
 
     async def run(self) -> None:
-        """Keep the copy up to date."""
+        """Keep the witness up to date, and the copy as far as that is no load."""
+        next_ms = self._clock.monotonic_ms()
         while True:
-            began_ms = self._clock.monotonic_ms()
             try:
-                await self.copy()
+                await self.note_witness()
+                began_ms = self._clock.monotonic_ms()
+                if began_ms >= next_ms:
+                    await self.copy()
+                    now_ms = self._clock.monotonic_ms()
+                    next_ms = now_ms + min(PAUSE_FACTOR * (now_ms - began_ms), PAUSE_MAX_MS)
                 self._failure = ""
             except (TailraceError, OSError) as error:
                 if self._failure != str(error):
                     self._failure = str(error)
                     self._say(f"the copy of the metadata is not written: {error}")
-            took_ms = self._clock.monotonic_ms() - began_ms
-            await asyncio.sleep(max(GATHER_MS, PAUSE_FACTOR * took_ms) / 1_000)
+            await asyncio.sleep(GATHER_MS / 1_000)
             try:
                 async with asyncio.timeout(LOOK_INTERVAL_MS / 1_000):
                     await self._ordered.wait()
@@ -137,6 +152,21 @@ class MetadataCopier:
         former = {each: told for each, told in self.stored.orders.items() if self._holds(each)}
         return StoredMetadata(copy=self.stored.copy, orders={**former, **self._orders()})
 
+    async def note_witness(self) -> None:
+        """Write down who the store is, so that the next start tells it from an older one."""
+        try:
+            witness = await self._store.look()
+        except StoreUnavailable:
+            return
+        if witness is None or witness == self._noted or self._is_ending:
+            return
+        alone = MetadataCopy(
+            witness=witness, revision=witness.revision, taken_ms=self._clock.wall_ms(), entries=()
+        )
+        data = encode_copy(StoredMetadata(copy=alone))
+        await self._blocking.run(lambda: self._write(data, WITNESS_NAME))
+        self._noted = witness
+
     async def copy(self) -> None:
         """Write a new copy if there is anything new to write."""
         copy = self.stored.copy
@@ -150,11 +180,16 @@ class MetadataCopier:
             self.stored = fresh
 
     async def forget_witness(self) -> None:
-        """Have the next start believe the store that answers then, if it is of this cluster."""
+        """Have the next start believe the store that answers then, if it is of this cluster.
+
+        The copy that was newer stays beside the one that follows: it may be the only one.
+        """
         self._is_ending = True
-        fresh = replace(self.stored, copy=None)
+        former, fresh = encode_copy(self.stored), replace(self.stored, copy=None)
         try:
+            await self._blocking.run(lambda: self._write(former, FORMER_NAME))
             await self._blocking.run(lambda: self._write(encode_copy(fresh)))
+            await self._blocking.run(lambda: self._write(encode_copy(fresh), WITNESS_NAME))
             self.stored = fresh
         except OSError as error:
             self._say(f"the copy of the metadata is not written: {error}")
@@ -180,9 +215,9 @@ class MetadataCopier:
             entries=entries,
         )
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, name: str = FILE_NAME) -> None:
         for folder in self._folders():
-            write_atomically(self._files, f"{folder}/{FILE_NAME}", data, durable=True)
+            write_atomically(self._files, f"{folder}/{name}", data, durable=True)
 
 
 def _is_kept(key: str) -> bool:

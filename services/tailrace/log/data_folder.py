@@ -46,7 +46,7 @@ from tailrace.model import BrokerId, LogStartCause, Offset, TopicId, TopicPartit
 
 LOCK_FILE: Final = ".lock"
 # The broker's copy of the cluster's metadata: not a file of a log, and written by others.
-METADATA_COPY_FILE: Final = "metadata-copy"
+METADATA_COPY_FILES: Final = ("metadata-copy", "metadata-copy.former", "store-witness")
 DELETED_SUFFIX: Final = "-delete"
 # Another copy of a log, in a folder that was away while the log was made anew: for people.
 STRAY_SUFFIX: Final = "-stray"

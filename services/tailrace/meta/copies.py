@@ -23,6 +23,10 @@ from tailrace.model import BrokerId, TopicId, TopicPartition
 from tailrace.record.codec import crc32c
 
 FILE_NAME: Final = "metadata-copy"
+# The witness alone, in the same format: small, and newer than the copy.
+WITNESS_NAME: Final = "store-witness"
+# The last copy from before this broker followed others to a store that it did not believe.
+FORMER_NAME: Final = "metadata-copy.former"
 FORMAT: Final = b"tailrace-metadata-copy 1\n"
 # A file beyond this is not read: 100,000 partitions take about 60 MB.
 COPY_BYTES_MAX: Final = 256 << 20

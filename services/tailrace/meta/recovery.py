@@ -31,7 +31,6 @@ from tailrace.meta.keys import (
     NEXT_PRODUCER_ID,
     NO_BROKER,
     PRODUCER_NAMES,
-    TERMS,
     BrokerRegistration,
     ClusterRecord,
     Kind,
@@ -310,7 +309,7 @@ def _judge_all(facts: Sequence[BrokerFacts], seen: Snapshot) -> Judgement:
     """Find what the first broker that does not believe the store says of it."""
     cluster = Snapshot(
         seen.revision,
-        tuple(each for each in seen.entries if each.key == CLUSTER or each.key.startswith(TERMS)),
+        tuple(each for each in seen.entries if each.key.startswith(CLUSTER)),
     )
     judged = [judge(_witness(each), cluster) for each in facts]
     for each in judged:

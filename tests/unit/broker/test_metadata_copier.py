@@ -6,7 +6,7 @@ import asyncio
 
 from simulation.storage import SimFiles
 from tailrace.broker.metadata_copier import read_folders
-from tailrace.meta.copies import FILE_NAME, decode_copy
+from tailrace.meta.copies import FILE_NAME, FORMER_NAME, decode_copy
 from tailrace.meta.keys import STAMP, Kind, encode_counter, place_of
 from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.memory import MemoryEtcd
@@ -155,3 +155,37 @@ async def test_a_replica_without_an_order_keeps_nothing_out_of_the_copy(trio: Tr
     await copied(trio, 1)
     stored = decode_copy(files_of(trio, 1).read(f"/data/{FILE_NAME}"))
     assert stored.orders[T0].state.leader_epoch == 3
+
+
+@simulate
+async def test_the_witness_is_noted_while_a_copy_has_to_wait(trio: Trio) -> None:
+    """On a busy machine a copy takes long, and the next one comes late: the witness does not."""
+    await trio.start()
+    await trio.lead(1, 0)
+    copier = trio.brokers[0].copier
+    assert copier is not None
+    await copied(trio, 0)
+    before = read_folders(files_of(trio, 0), ["/data"], print)[0]
+    await trio.lead(1, 1, to=())
+    await copier.note_witness()
+    after, found = read_folders(files_of(trio, 0), ["/data"], print)
+    assert before is not None
+    assert after is not None
+    assert after.revision > before.revision
+    assert found.copy is not None
+    assert found.copy.revision < after.revision
+
+
+@simulate
+async def test_a_broker_that_follows_others_keeps_its_newer_copy_beside(trio: Trio) -> None:
+    await trio.start()
+    await trio.lead(1, 0)
+    await copied(trio, 0)
+    stored = decode_copy(files_of(trio, 0).read(f"/data/{FILE_NAME}"))
+    copier = trio.brokers[0].copier
+    assert copier is not None
+    await copier.forget_witness()
+    assert decode_copy(files_of(trio, 0).read(f"/data/{FORMER_NAME}")).copy == stored.copy
+    witness, found = read_folders(files_of(trio, 0), ["/data"], print)
+    assert witness is not None
+    assert (witness.revision, found.copy) == (0, None)

@@ -9,10 +9,13 @@ from itertools import pairwise
 import pytest
 
 from simulation.loop import SimLoop, run
+from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import (
     CLUSTER,
     ROOT,
     ClusterRecord,
+    PartitionState,
+    TopicRecord,
     broker_key,
     client_config_key,
     decode,
@@ -20,9 +23,16 @@ from tailrace.meta.keys import (
 )
 from tailrace.meta.lineage import Standing, Witness, judge
 from tailrace.meta.memory import MemoryEtcd, MemoryStore
-from tailrace.meta.rebuild import OPERATIONS_MAX, rebuild
-from tailrace.meta.recovery import RecoveryPlan, RecoveryRefused
+from tailrace.meta.rebuild import OPERATIONS_MAX, adopt, rebuild
+from tailrace.meta.recovery import (
+    AdoptionPlan,
+    Certainty,
+    PartitionReport,
+    RecoveryPlan,
+    RecoveryRefused,
+)
 from tailrace.meta.store import Put
+from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 FOUND = ClusterRecord(cluster_id="c", store_id="old")
 WITNESS = Witness(cluster_id="c", store_id="old", revision=900)
@@ -136,5 +146,51 @@ def test_large_values_go_in_transactions_that_etcd_takes() -> None:
         large = {client_config_key(f"c{number}"): b"x" * 400_000 for number in range(5)}
         await rebuild(store, plan(0, large), started="now", progress=lambda *_: None)
         assert len((await store.snapshot(ROOT)).entries) == 6
+
+    run(body, 1)
+
+
+def adoption(partitions: int, *, present: int = 0, revision: int = 0) -> AdoptionPlan:
+    state = PartitionState(
+        controller_epoch=0, leader=BrokerId(-1), leader_epoch=LeaderEpoch(1), isr=(BrokerId(1),)
+    )
+    numbers = range(partitions)
+    return AdoptionPlan(
+        name="t",
+        record=TopicRecord(
+            topic_id=TopicId("i"), assignment=dict.fromkeys(numbers, (BrokerId(1),)), config={}
+        ),
+        partitions=tuple(
+            PartitionReport(
+                partition=TopicPartition("t", number),
+                topic_id="i",
+                state=state,
+                replicas=(BrokerId(1),),
+                certainty=Certainty.INFERRED,
+                why="",
+            )
+            for number in numbers[present:]
+        ),
+        cluster_revision=2,
+        present=present,
+        topic_revision=revision,
+    )
+
+
+def test_a_topic_is_taken_back_with_states_for_all_that_its_record_names() -> None:
+    """Also when it is broken off in the middle: what has no state would be made anew."""
+
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+        await store.txn([], [Put(CLUSTER, encode(FOUND))])
+        assert await adopt(store, adoption(120), now_ms=1) == 120
+        image = ClusterImage.from_snapshot(await store.snapshot(ROOT))
+        assert len(image.topics["t"].record.assignment) == len(image.states["t"]) == 120
+        with pytest.raises(RecoveryRefused, match="somebody else"):
+            await adopt(store, adoption(121), now_ms=1)
+        revision = image.topics["t"].revision
+        assert await adopt(store, adoption(130, present=120, revision=revision), now_ms=1) == 10
+        image = ClusterImage.from_snapshot(await store.snapshot(ROOT))
+        assert len(image.topics["t"].record.assignment) == len(image.states["t"]) == 130
 
     run(body, 1)

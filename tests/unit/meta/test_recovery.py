@@ -28,6 +28,7 @@ from tailrace.meta.keys import (
     PartitionState,
     ProducerName,
     ShardOwner,
+    TopicDeletion,
     TopicRecord,
     TopicTombstone,
     Value,
@@ -35,6 +36,7 @@ from tailrace.meta.keys import (
     client_config_key,
     decode,
     decode_counter,
+    deletion_key,
     encode,
     encode_counter,
     history_key,
@@ -50,6 +52,7 @@ from tailrace.meta.recovery import (
     NAMED_EPOCH_MARGIN,
     PRODUCER_ID_MARGIN,
     SHARD_EPOCH_MARGIN,
+    AdoptionPlan,
     BrokerFacts,
     Certainty,
     NothingToRecover,
@@ -57,8 +60,11 @@ from tailrace.meta.recovery import (
     RecoveryPlan,
     RecoveryRefused,
     ReplicaFacts,
+    adoption_entries,
     expected_brokers,
+    plan_adoption,
     plan_recovery,
+    stray_topics,
 )
 from tailrace.meta.store import Entry, Snapshot
 from tailrace.model import BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition
@@ -445,6 +451,105 @@ def test_a_stray_counts_where_there_is_no_other() -> None:
     stray = replica(9, 4, stray=True)
     found = plan(broker(1, stray), broker(2, replica(3, 4)))
     assert only(found).state.isr == (1,)
+
+
+# ------------------------------------------------------------------------------------- adoption
+
+RIGHT = store({CLUSTER: RECORD})
+
+
+def stray(number: int, end: int, epoch: int = 4, **other: object) -> ReplicaFacts:
+    partition = TopicPartition("young", number)
+    return replica(end, epoch, stray=True, partition=partition, topic_id="y", **other)
+
+
+def adoption(*facts: BrokerFacts, seen: Snapshot = RIGHT, topic_id: str = "") -> AdoptionPlan:
+    return plan_adoption(facts, seen, name="young", topic_id=topic_id)
+
+
+def test_what_was_set_aside_is_found_and_taken_back() -> None:
+    facts = (broker(1, stray(0, 9), stray(1, 3)), broker(2, stray(0, 8), stray(1, 3)))
+    assert stray_topics(facts, RIGHT) == {"young": {"y"}}
+    found = adoption(*facts)
+    assert found.record.assignment == {0: (1, 2), 1: (2, 1)}
+    assert [each.state.isr for each in found.partitions] == [(1,), (2, 1)]
+    assert [each.state.leader_epoch for each in found.partitions] == [5, 5]
+    entries = adoption_entries(found, 1)
+    assert set(entries[0]) == {
+        state_key(TopicPartition("young", 0)),
+        history_key(TopicPartition("young", 0)),
+    }
+
+
+def test_an_adoption_that_was_broken_off_goes_on() -> None:
+    half = TopicRecord(topic_id=TopicId("y"), assignment={0: (ALL[0],)}, config={})
+    seen = store({CLUSTER: RECORD, topic_key("young"): half})
+    facts = broker(1, stray(0, 9), stray(1, 3))
+    assert stray_topics([facts], seen) == {"young": {"y"}}
+    found = adoption(facts, seen=seen)
+    assert (found.present, [str(each.partition) for each in found.partitions]) == (1, ["young-1"])
+    assert found.record.assignment == {0: (1,), 1: (1,)}
+    assert found.topic_revision == 2
+    whole = replace(half, assignment={0: (ALL[0],), 1: (ALL[0],)})
+    assert stray_topics([facts], store({topic_key("young"): whole})) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen", "topic_id", "why"),
+    [
+        ((broker(1),), RIGHT, "", "of these there are: none"),
+        ((broker(1, stray(0, 9)),), RIGHT, "z", "with the ids \\['y'\\], not z"),
+        (
+            (broker(1, stray(0, 9)), broker(2, replace(stray(0, 9), topic_id="z"))),
+            RIGHT,
+            "",
+            "say which",
+        ),
+        (
+            (broker(1, stray(0, 9)),),
+            store({CLUSTER: RECORD, topic_key("young"): topic(topic_id="other")}),
+            "",
+            "there is another topic",
+        ),
+        (
+            (broker(1, stray(0, 9)),),
+            store(
+                {
+                    CLUSTER: RECORD,
+                    tombstone_key("y"): TopicTombstone(
+                        name="young", deleted_ms=1, controller_epoch=1
+                    ),
+                }
+            ),
+            "",
+            "was deleted, as the store has on record",
+        ),
+        (
+            (broker(1, stray(0, 9)),),
+            store({CLUSTER: RECORD, deletion_key("young"): TopicDeletion(topic_id=TopicId("y"))}),
+            "",
+            "is being deleted",
+        ),
+        (
+            (broker(1, stray(0, 9)),),
+            store({CLUSTER: RECORD, broker_key(2): b"{}"}),
+            "",
+            "brokers \\[2\\] are registered and have not answered",
+        ),
+        ((broker(1, stray(0, 9, problem="rotten")),), RIGHT, "", "not taken back"),
+        (
+            (broker(1, stray(0, 9)), broker(2, stray(0, -1, problem="rotten", high_watermark=20))),
+            RIGHT,
+            "",
+            "20 is known to be committed",
+        ),
+    ],
+)
+def test_what_is_not_taken_back(
+    facts: tuple[BrokerFacts, ...], seen: Snapshot, topic_id: str, why: str
+) -> None:
+    with pytest.raises(RecoveryRefused, match=why):
+        adoption(*facts, seen=seen, topic_id=topic_id)
 
 
 # ------------------------------------------------------------------- all that can have happened

@@ -34,7 +34,7 @@ from tailrace.log.checkpoints import (
 from tailrace.log.checkpoints import (
     Kind as CheckpointKind,
 )
-from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE, METADATA_COPY_FILE
+from tailrace.log.data_folder import DELETED_SUFFIX, LOCK_FILE, METADATA_COPY_FILES
 from tailrace.log.deletions import FILE_NAME as DELETIONS_FILE
 from tailrace.log.facts import LogFacts
 from tailrace.log.segment import LOG_SUFFIX
@@ -241,7 +241,7 @@ class _FolderCheck:
         kinds = (META_PROPERTIES, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS)
         others = (HIGH_WATERMARKS, CLEANED, LOG_START_CAUSES, TOPIC_IDS)
         known = {kind.file_name for kind in (*kinds, *others)}
-        known.update(names, {LOCK_FILE, DELETIONS_FILE, METADATA_COPY_FILE})
+        known.update(names, {LOCK_FILE, DELETIONS_FILE, *METADATA_COPY_FILES})
         nothing = Recovery(action=Action.NOTHING, text="nothing: nobody reads it")
         for name in self.files.list(self.path):
             if name in known:
