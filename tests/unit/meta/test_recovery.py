@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -458,7 +459,7 @@ def test_a_stray_counts_where_there_is_no_other() -> None:
 RIGHT = store({CLUSTER: RECORD})
 
 
-def stray(number: int, end: int, epoch: int = 4, **other: object) -> ReplicaFacts:
+def stray(number: int, end: int, epoch: int = 4, **other: Any) -> ReplicaFacts:
     partition = TopicPartition("young", number)
     return replica(end, epoch, stray=True, partition=partition, topic_id="y", **other)
 
