@@ -672,7 +672,9 @@ class LogManager:
     ) -> None:
         try:
             if self._is_finished(folder, partition, report):
-                report.opened.append(self._open_log(folder, partition, now_ms)[1])
+                log, opened = self._open_log(folder, partition, now_ms)
+                report.opened.append(opened)
+                self._note_cut(log, opened, now_ms)
                 return
         except (TailraceError, OSError, ValueError) as error:
             if is_no_room(error):
@@ -689,6 +691,19 @@ class LogManager:
         self._files.remove_folder(evidence.folder)
         del self._folder_of[partition]
         report.notes.append(f"removed {partition}: {evidence}")
+
+    def _note_cut(self, log: PartitionLog, opened: OpenReport, now_ms: int) -> None:
+        """What an opening cut off was never synced, as far as this replica knows."""
+        if opened.cut:
+            point, problem = opened.recovery_point, opened.cut[-1]
+            self.note(
+                DeletionKind.LOG_END,
+                log.partition,
+                NeverDurable(recovery_point=point, problem=problem),
+                now_ms=now_ms,
+                topic_id=self.topic_id(log.partition),
+                from_offset=log.log_end,
+            )
 
     def _is_finished(
         self, folder: DataFolder, partition: TopicPartition, report: ManagerReport
@@ -765,17 +780,6 @@ class LogManager:
             facts=folder.facts(partition)._replace(anew=anew),
             progress=lambda offset: folder.raise_recovery_point(partition, offset),
         )
-        if report.cut and not accept_loss:
-            unsynced = NeverDurable(recovery_point=report.recovery_point, problem=report.cut[-1])
-            line = Deletion.of(
-                DeletionKind.LOG_END,
-                partition,
-                unsynced,
-                now_ms=now_ms,
-                topic_id=folder.topic_ids.get(partition, ""),
-                from_offset=log.log_end,
-            )
-            folder.deletions.note(line)
         if folder.cleaned.get(partition, 0) > log.log_end:
             # It was cut below that. What is appended there next was never compacted: taken for
             # clean, its tombstones would go before the records that they delete.
