@@ -156,7 +156,7 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
         found = [each for told in went.values() if isinstance(told, tuple) for each in told]
         return sorted(found, key=lambda each: -each.at_ms)
 
-    async def ask(admin: AdminCore) -> _Explanation | list[DeletionRecord]:
+    async def ask(admin: AdminCore) -> Explanation | list[DeletionRecord]:
         try:
             described = await admin.describe_topic(topic)
             changes = await admin.explain(topic, partition)
@@ -167,10 +167,10 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
                 raise
             return found
         settings = await admin.explain_settings(topic)
-        return _Explanation(described, changes, settings, await deletions(admin))
+        return Explanation(described, changes, settings, await deletions(admin))
 
     told = asking.ask(ask)
-    if isinstance(told, _Explanation):
+    if isinstance(told, Explanation):
         _print_explanation(told, topic, partition, as_json=asking.as_json)
     elif asking.as_json:
         line = {"topic": topic, "partition": partition, "gone": True}
@@ -180,14 +180,14 @@ def explain(asking: Asking, topic: str, partition: int) -> None:
         _print_deletions(told)
 
 
-class _Explanation(NamedTuple):
+class Explanation(NamedTuple):
     described: TopicDescription
     changes: list[LeaderChange]
     settings: list[SettingsChange]
     deletions: list[DeletionRecord]
 
 
-def _print_explanation(told: _Explanation, topic: str, partition: int, *, as_json: bool) -> None:
+def _print_explanation(told: Explanation, topic: str, partition: int, *, as_json: bool) -> None:
     described, changes, settings, deletions = told
     if as_json:
         print_json(

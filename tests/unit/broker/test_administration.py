@@ -205,3 +205,106 @@ async def test_a_late_request_deletes_nothing_of_a_topic_that_was_made_anew(trio
         )
         answers.append((code_name(response.partitions[0].error), trio.hosted(0).log.log_start))
     assert answers == [("UNKNOWN_TOPIC_ID", 0), ("", 2)]
+
+
+async def strays_of(trio: Trio, broker: int) -> list[broker_pb2.StrayDescription]:
+    response = await trio.host.channel(f"b{broker}:9092").call(
+        methods.BROKER_DESCRIBE_STRAYS, broker_pb2.DescribeStraysRequest(), timeout_ms=2_000
+    )
+    return list(response.strays)
+
+
+async def deletions_of(
+    trio: Trio, broker: int, *, limit: int = 0
+) -> list[broker_pb2.DeletionDescription]:
+    response = await trio.host.channel(f"b{broker}:9092").call(
+        methods.BROKER_DESCRIBE_DELETIONS,
+        broker_pb2.DescribeDeletionsRequest(partitions=[to_partition(T0)], limit=limit),
+        timeout_ms=2_000,
+    )
+    return list(response.deletions)
+
+
+async def set_aside(trio: Trio, broker: int) -> None:
+    wanted = control_pb2.StopPartition(
+        partition=to_partition(T0), topic_id=TOPIC_ID, set_aside=True
+    )
+    response = await trio.host.channel(f"b{broker}:9095").call(
+        methods.CONTROL_STOP_REPLICA,
+        control_pb2.StopReplicaRequest(header=trio.header(broker), partitions=[wanted]),
+        timeout_ms=2_000,
+    )
+    assert not response.errors
+
+
+STRAYS_QUICK = {
+    "retention_check_interval_ms": 500,
+    "retention_clock_settle_ms": 2_000,
+    "stray_retention_ms": 20_000,
+}
+
+
+@simulate
+async def test_f42_a_stray_is_described_and_goes_when_its_time_is_over(trio: Trio) -> None:
+    await trio.start(**STRAYS_QUICK)
+    await trio.lead(0, 3)
+    await trio.produce(batch(3))
+    await trio.until(lambda: trio.hosted(2).machine.high_watermark == 3)
+    trio.replicas(2).store_high_watermarks()
+    await set_aside(trio, 2)
+    (about,) = await strays_of(trio, 2)
+    assert (about.topic_id, about.log_start, about.log_end) == (TOPIC_ID, 0, 3)
+    assert (about.high_watermark, about.last_epoch) == (3, 3)
+    assert about.size_bytes == trio.hosted(0).log.size_bytes
+    assert "does not know" in about.why
+    (line,) = await deletions_of(trio, 2)
+    assert (line.kind, line.evidence, line.topic_id) == ("set-aside", "SetAside", TOPIC_ID)
+    await asyncio.sleep(15)
+    assert trio.replicas(2).strays.replicas == 1
+    (about,) = await strays_of(trio, 2)
+    assert about.kept_until_ms > about.since_ms
+    await trio.until(lambda: trio.replicas(2).strays.replicas == 0)
+    assert trio.clock.wall_ms() >= about.kept_until_ms
+    assert await strays_of(trio, 2) == []
+    (newest,) = await deletions_of(trio, 2, limit=1)
+    assert (newest.kind, newest.evidence) == ("stray", "StrayExpired")
+    assert trio.heard("b2: removed /data/t-0.")
+    assert trio.replicas(2).counts.strays_removed == 1
+    assert trio.replicas(2).counts.replicas_set_aside == 1
+
+
+@simulate
+async def test_f29_a_clock_that_jumps_ahead_makes_no_stray_old(trio: Trio) -> None:
+    await trio.start(**STRAYS_QUICK | {"retention_clock_settle_ms": 30_000})
+    await trio.lead(0, 0)
+    await trio.produce(batch(3))
+    await set_aside(trio, 2)
+    trio.clock.wall_skew_ms = 365 * 24 * 3_600_000
+    await asyncio.sleep(10)
+    trio.clock.wall_skew_ms = 0
+    await asyncio.sleep(35)
+    (about,) = await strays_of(trio, 2)
+    assert about.kept_until_ms > 0, "its time has begun, by a clock that is believed"
+    trio.clock.wall_skew_ms = 365 * 24 * 3_600_000
+    await asyncio.sleep(10)
+    assert len(await strays_of(trio, 2)) == 1
+
+
+@simulate
+async def test_cuts_and_moved_log_starts_are_on_record_with_their_evidence(trio: Trio) -> None:
+    await trio.start(checkpoint_interval_ms=500)
+    await trio.lead(0, 0)
+    await trio.produce(batch(3))
+    await delete(trio, 2)
+    await trio.until(lambda: starts(trio) == [2, 2, 2])
+    for broker in (0, 1, 2):
+        (line,) = await deletions_of(trio, broker)
+        assert (line.kind, line.evidence) == ("log-start", "LogStartMoved")
+        assert (line.from_offset, line.to_offset) == (0, 2)
+        assert "leader 0 in epoch 0" in line.why
+        assert trio.replicas(broker).counts.log_starts_moved == 1
+    await asyncio.sleep(1)
+    await trio.stop_broker(1)
+    await trio.start_broker(1)
+    await trio.until(lambda: trio.brokers[1].epoch)
+    assert len(await deletions_of(trio, 1)) == 1

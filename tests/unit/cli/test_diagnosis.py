@@ -24,6 +24,7 @@ from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPict
 from tailrace.client.moving import Move, Phase, Progress
 from tailrace.client.operations import BrokerState, FolderState
 from tailrace.errors import Unreachable
+from unit.cli.test_strays import stray
 
 NOW_MS = 1_000_000
 HOUR_MS = 3_600_000
@@ -340,3 +341,12 @@ def test_groups_without_a_coordinator() -> None:
 def test_many_names_are_not_all_told() -> None:
     assert diagnosis.named(range(5)) == "0, 1, 2, 3, 4"
     assert diagnosis.named(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+
+
+def test_replicas_that_are_set_aside_are_one_finding_with_what_to_do() -> None:
+    kept = [stray(1, kept_until_ms=1_800_000_000_000), stray(1), stray(2)]
+    told = {1: tuple(kept[:2]), 2: (kept[2],), 3: Unreachable("no")}
+    found = the_one(replace(cluster(partition(1)), strays=told), "strays", Severity.WARNING)
+    assert "3 replicas (6.0 KiB) set aside on broker 1, broker 2: of t-0" in found.what
+    assert "the first goes at 2027-01-15T08:00:00.000Z" in found.what
+    assert "tailrace brokers strays" in found.do

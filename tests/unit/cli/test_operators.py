@@ -24,6 +24,7 @@ RUNNER = CliRunner()
         ["topics", "reassign"],
         ["brokers", "list"],
         ["brokers", "describe"],
+        ["brokers", "strays"],
         ["brokers", "cordon"],
         ["brokers", "uncordon"],
         ["brokers", "drain"],

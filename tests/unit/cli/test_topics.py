@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.cli import groups, operating, topics
 from tailrace.cli.asking import Asking
+from tailrace.cli.topics import Explanation
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import (
     BrokerDescription,
@@ -17,9 +18,10 @@ from tailrace.client.describing import (
     PartitionDescription,
     TopicDescription,
 )
+from tailrace.client.diagnosing import DeletionRecord
 from tailrace.errors import InvalidConfig, TopicExists
 from tailrace.meta.keys import LeaderChange, SettingsChange
-from tailrace.model import BrokerId, LeaderEpoch
+from tailrace.model import BrokerId, LeaderEpoch, TopicPartition
 
 T = TypeVar("T")
 
@@ -208,24 +210,53 @@ def test_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["controller_id"] == -1
 
 
+CUT = DeletionRecord(
+    broker=2,
+    at_ms=1_800_000_000_000,
+    partition=TopicPartition("orders", 1),
+    topic_id="7",
+    kind="log-end",
+    from_offset=10,
+    to_offset=12,
+    evidence="LeaderDiverged",
+    why="leader 1 in epoch 4 has another log from 10 on; 10 is committed",
+)
+
+
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    topics.explain(answered((ORDERS, [CHANGE], [SET])), "orders", 1)
+    told = Explanation(ORDERS, [CHANGE], [SET], [CUT])
+    topics.explain(answered(told), "orders", 1)
     said = capsys.readouterr().out
     assert said.startswith("orders-1 has no leader in epoch 4; in sync: 1, 2; offline")
     assert "2026-11-16T12:00:00.123Z  leader 1 → none  epoch 4" in said
     assert "decided     23 ms after it was noticed, by controller 7 in epoch 3" in said
     assert "loss        records from 10 on" in said
     assert "settings of the topic changed: flush=ack, retention.ms back to its default" in said
-    topics.explain(answered((ORDERS, [], [])), "orders", 0)
+    assert "broker 2 cut records off from 10 to 11: leader 1 in epoch 4" in said
+    topics.explain(answered(Explanation(ORDERS, [], [], [])), "orders", 0)
     assert capsys.readouterr().out.endswith("No change of its leader is recorded.\n")
 
 
 def test_explain_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    topics.explain(answered((ORDERS, [CHANGE], [SET]), as_json=True), "orders", 0)
+    told = Explanation(ORDERS, [CHANGE], [SET], [CUT])
+    topics.explain(answered(told, as_json=True), "orders", 0)
     said = json.loads(capsys.readouterr().out)
     assert said["settings"][0]["set"] == {"flush": "ack"}
     assert said["changes"][0]["candidates"] == ["1: in sync, not registered"]
     assert said["leader"] == 1
+    assert said["deletions"][0]["evidence"] == "LeaderDiverged"
+
+
+def test_explain_tells_where_a_topic_went_that_is_no_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = replace(CUT, kind="replica", evidence="TopicDeleted", why="topic 7 was deleted")
+    topics.explain(answered([gone]), "orders", 1)
+    said = capsys.readouterr().out
+    assert "There is no topic orders any more." in said
+    assert "broker 2 deleted the replica from 10 to 11: topic 7 was deleted" in said
+    topics.explain(answered([gone], as_json=True), "orders", 1)
+    assert json.loads(capsys.readouterr().out)["deletions"][0]["evidence"] == "TopicDeleted"
 
 
 def test_what_comes_from_afar_cannot_paint_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

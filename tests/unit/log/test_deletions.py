@@ -1,4 +1,4 @@
-"""The journal of deletions: what was noted is there after a restart, bounded, and never in the way."""
+"""The journal of deletions: it is there after a restart, bounded, and never in the way."""
 
 from __future__ import annotations
 
