@@ -7,6 +7,11 @@ is and every order for it is refused with the reason; the controller takes the b
 order that says so mends the log. With `flush=ack` a replica has vouched only for what is on its
 disk, and only must not lead before it is mended.
 
+After a sync that failed nothing need be lost: what the log had is written anew to other files and
+verified there, with the next order that does not make this broker the leader
+(`LogManager.resync`). Only when something cannot be read any more does the log count as damaged.
+Until then, and while the disk refuses, the replica is away, and keeps its place as one that is.
+
 Where nobody leads and nobody vouches for anything any more, what is left of a damaged log may be
 the best there is. With `unclean.recovery=refuse` it stays as it is until a person decides: who lets
 this broker lead accepts what its log has lost, who lets another lead has it mended from there.
@@ -79,6 +84,8 @@ class ReplicaLogs:
         self.offline: dict[TopicPartition, TailraceError] = {}
         """Replicas that serve nothing until an order mends them, and why."""
         self._doubted: dict[TopicPartition, str] = {}
+        # Logs that stopped since a sync failed, and of which nothing is known to be lost.
+        self._unsynced: set[TopicPartition] = set()
         # Damaged logs that wait for a person, and the epoch in which nobody led: only an unclean
         # election makes this broker their leader after that.
         self._kept: dict[TopicPartition, LeaderEpoch] = {}
@@ -91,6 +98,10 @@ class ReplicaLogs:
         """A log takes no more calls."""
         is_gone = not log.is_open or isinstance(error, ReplicaOffline)
         loses = log.config.flush is not Flush.ACK and is_gone
+        if log.is_unsynced and not isinstance(error, ReplicaOffline | DamagedLog):
+            # All of it may still be read: that is found out before anything is given up.
+            self._unsynced.add(log.partition)
+            loses = False
         self.offline[log.partition] = _as_damage(log.partition, error) if loses else error
         self._news.set()
 
@@ -229,6 +240,7 @@ class ReplicaLogs:
         self, partition: TopicPartition, why: str, *, high_watermark: int = 0
     ) -> None:
         """Serve a log no longer, and keep all of it: nothing on record says that it may go."""
+        self._unsynced.discard(partition)
         for known in (self.offline, self._doubted, self._kept):
             known.pop(partition, None)
         work = partial(
@@ -262,6 +274,7 @@ class ReplicaLogs:
                 failures[partition] = _as_ours(error)
         failures |= await self._remove_strays(orders)
         for group in by_folder.values():
+            self._unsynced -= group.keys()
             for partition in group:
                 for known in (self.offline, self._doubted, self._kept):
                     known.pop(partition, None)
@@ -346,6 +359,10 @@ class ReplicaLogs:
             error = _as_damage(partition, manager.damaged[partition])
         if error is None:
             return
+        if partition in self._unsynced and not self._is_led_here(order):
+            if await self._resync(partition, now_ms):
+                return
+            error = self.offline[partition]
         if self._is_counted_on(order, error):
             self.offline[partition] = error
             raise error
@@ -370,17 +387,42 @@ class ReplicaLogs:
         did = "; ".join(report.mended + report.cut)
         self._say(f"{partition}: opened anew, {did}: {evidence}")
 
+    async def _resync(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Write anew what a failed sync may have lost; False: something is lost indeed."""
+        try:
+            report = await self._blocking.run(
+                partial(self._manager.resync, partition, now_ms=now_ms)
+            )
+        except DamagedLog as error:
+            self._unsynced.discard(partition)
+            self.offline[partition] = error
+            self._say(f"{partition}: not all of it can be read after a sync failed: {error}")
+            return False
+        self._unsynced.discard(partition)
+        self.offline.pop(partition, None)
+        self._kept.pop(partition, None)
+        self._say(f"{partition}: in service again, nothing was lost: {'; '.join(report.mended)}")
+        return True
+
     async def _forget_doubt(self, partition: TopicPartition) -> None:
         """Nobody counts on what an opening cut off: a restart need not tell of it again."""
         log = self._manager.logs[partition]
         await self._blocking.run(lambda: forget_cut(log.storage.files, log.folder))
 
+    def _is_led_here(self, order: ReplicaOrder) -> bool:
+        """Whether this broker is to lead, and no person has decided that it is.
+
+        From a state in which nobody vouched for anything, only a person could elect it.
+        """
+        state, kept = order.state, self._kept.get(order.partition)
+        if state.leader != self._broker_id:
+            return False
+        return kept is None or state.leader_epoch <= kept or state.isr != (self._broker_id,)
+
     def _is_counted_on(self, order: ReplicaOrder, error: TailraceError) -> bool:
         state, broker = order.state, self._broker_id
         if state.leader == broker:
-            kept = self._kept.get(order.partition)
-            # From a state in which nobody vouched for anything, only a person could elect it.
-            return kept is None or state.leader_epoch <= kept or state.isr != (broker,)
+            return self._is_led_here(order)
         vouches = broker in state.isr or broker in state.elr
         return vouches and isinstance(error, DamagedLog | HighWatermarkConflict)
 

@@ -6,6 +6,7 @@ is a fault of one data folder, and of all that is in it:
     slow FOLDER MS      each sync takes so much longer
     cold FOLDER MS      each read takes so much longer: nothing is in memory
     full FOLDER         there is no room: writes and new files end with ENOSPC
+    unsynced FOLDER     each sync ends with EIO, and all else works
     fail FOLDER         everything ends with EIO
 
 A missing or empty file, and a line that makes no sense, is no fault. Without the setting nothing of
@@ -33,6 +34,7 @@ class FaultKind(Enum):
     SLOW = "slow"
     COLD = "cold"
     FULL = "full"
+    UNSYNCED = "unsynced"
     FAIL = "fail"
 
 
@@ -65,6 +67,12 @@ class DiskFaults:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             if fault.kind is FaultKind.FULL and grows:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def check_sync(self, path: str) -> None:
+        """As `check`, of a sync."""
+        self.check(path)
+        if self._of(path, FaultKind.UNSYNCED):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def delay(self, path: str, kind: FaultKind) -> None:
         """Wait as a slow or cold disk would."""
@@ -163,7 +171,7 @@ class FaultyFiles:
         self._below.remove_folder(path)
 
     def sync_folder(self, path: str) -> None:
-        self._faults.check(path)
+        self._faults.check_sync(path)
         self._faults.delay(path, FaultKind.SLOW)
         self._below.sync_folder(path)
 
@@ -213,7 +221,7 @@ class _FaultyFile:
         self._file.truncate(size)
 
     def sync(self) -> None:
-        self._faults.check(self._path)
+        self._faults.check_sync(self._path)
         self._faults.delay(self._path, FaultKind.SLOW)
         self._file.sync()
 

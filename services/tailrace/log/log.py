@@ -116,6 +116,8 @@ class PartitionLog:
         self._generation = 0
         self._flushes = Flushes(synced=synced)
         self._closed: str | None = None
+        self.is_unsynced = False
+        """A sync failed: what is above the recovery point may not be on the disk."""
 
     # Appending.
 
@@ -495,6 +497,7 @@ class PartitionLog:
         if not self._flushes.is_stopped:
             # Otherwise the folder is another log's by now, and who took it over knew of this.
             self._closed = f"a sync failed ({error}); reopen it"
+            self.is_unsynced = True
             mark_failed_sync(self.storage, self.folder, self.recovery_point, error)
         failure = StorageError(f"{self.partition}: sync failed: {error}")
         failure.__cause__ = error

@@ -58,6 +58,7 @@ from tailrace.log.report import ManagerReport
 from tailrace.log.segment import IndexCache, Storage
 from tailrace.log.strays import Stray, StrayExtent, Strays, bytes_of, extent_of
 from tailrace.log.swap import segment_bases
+from tailrace.log.unsynced import rewrite
 from tailrace.model import LogStartCause, Offset, TopicId, TopicPartition
 
 
@@ -325,6 +326,39 @@ class LogManager:
         """
         self._require_filling(partition, evidence)
         return self._open_again(partition, now_ms, evidence, accept_loss=False)
+
+    def resync(self, partition: TopicPartition, *, now_ms: int) -> OpenReport:
+        """Write anew what a failed sync may not have saved, and open the log with all that it had.
+
+        DamagedLog when not all of it can be read any more; OSError or StorageError while the disk
+        refuses: then it can be tried again.
+        """
+        folder, log = self._folder_of[partition], self.logs[partition]
+        log.abandon("it is written anew")
+        problem = rewrite(log)
+        if problem:
+            raise self._lost(log, problem)
+        folder.recovery_points[partition] = Offset(log.recovery_point)
+        try:
+            again, report = self._open_log(folder, partition, now_ms)
+        except (OSError, TailraceError):
+            self.logs[partition] = folder.logs[partition] = log
+            raise
+        if (again.log_end, again.last_epoch) != (log.log_end, log.last_epoch):
+            again.abandon("it is not all that there was")
+            raise self._lost(log, f"it ends at {again.log_end} now")
+        report.mended.append(
+            f"what a failed sync may have lost was written anew up to {log.log_end}"
+        )
+        with suppress(OSError):
+            folder.checkpoint()
+        return report
+
+    def _lost(self, log: PartitionLog, detail: str) -> DamagedLog:
+        point = log.recovery_point
+        return DamagedLog(
+            str(log.partition), offset=point, recovery_point=log.log_end, detail=detail
+        )
 
     def delete(
         self, partition: TopicPartition, evidence: RemovalEvidence, *, now_ms: int = 0
