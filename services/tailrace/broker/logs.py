@@ -98,12 +98,20 @@ class ReplicaLogs:
         """A log takes no more calls."""
         is_gone = not log.is_open or isinstance(error, ReplicaOffline)
         loses = log.config.flush is not Flush.ACK and is_gone
-        if log.is_unsynced and not isinstance(error, ReplicaOffline | DamagedLog):
+        if loses and log.is_unsynced and not isinstance(error, ReplicaOffline | DamagedLog):
             # All of it may still be read: that is found out before anything is given up.
             self._unsynced.add(log.partition)
             loses = False
         self.offline[log.partition] = _as_damage(log.partition, error) if loses else error
         self._news.set()
+
+    def folder_failed(self, path: str) -> None:
+        """The disk of a data folder is gone: what could be written anew is damaged after all."""
+        for partition in sorted(self._unsynced):
+            folder = self._manager.folder_of(partition)
+            if folder is not None and folder.path == path:
+                self._unsynced.discard(partition)
+                self.offline[partition] = _as_damage(partition, self.offline[partition])
 
     def tell(self) -> None:
         """Something that the controller should know of has changed."""

@@ -301,6 +301,7 @@ class Replicas:
         """The controller hears of it; a disk that has failed takes all of its replicas with it."""
         self._logs.tell()
         if disk.failure:
+            self._logs.folder_failed(disk.path)
             for hosted in [each for each in self._hosted.values() if each.disk is disk]:
                 self._give_up(hosted, ReplicaOffline(f"{disk.path} {disk.trouble}"))
 

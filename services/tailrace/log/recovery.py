@@ -90,7 +90,6 @@ def open_log(
     opening.tidy()
     opening.report.doubt = noted_cut(storage.files, folder)
     limit = failed_sync_limit(storage, folder, recovery_point)
-    opening.report.recovery_point = recovery_point if limit is None else limit
     if limit is not None:
         checkpoints.lower_recovery_point(limit)
         # Not the lower of the two: all below the limit was durable, even if that was not stored.
@@ -297,6 +296,7 @@ class _Opening:
 
     def recover(self, segments: list[Segment], recovery: _Recovery) -> EpochHistory:
         """Scan what may not be trusted, cut where it ends; return the epochs."""
+        self.report.recovery_point = recovery.recovery_point
         first = next(
             (at for at, each in enumerate(segments[:-1]) if each.next_offset > recovery.scan_from),
             len(segments) - 1,

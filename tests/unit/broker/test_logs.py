@@ -13,6 +13,7 @@ from tailrace.broker.logs import MAKERS_MAX, ReplicaLogs
 from tailrace.clock import SystemClock
 from tailrace.config import FolderConfig, LogConfig
 from tailrace.log.data_folder import Identity
+from tailrace.log.disk_faults import Fault, FaultKind
 from tailrace.log.manager import LogManager
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from tailrace.replication.events import StoredState
@@ -21,7 +22,7 @@ from tailrace.runtime import ThreadBlocking
 from tailrace.transport import methods
 from tailrace.transport.wire import code_name
 from tailrace.v1 import control_pb2 as pb
-from unit.broker.trio import T0, T1, TOPIC_ID, Trio, mark_deleted, simulate
+from unit.broker.trio import ALL, T0, T1, TOPIC_ID, Trio, mark_deleted, simulate
 
 ACK = {"flush": "ack"}
 
@@ -30,15 +31,21 @@ def refusals(response: pb.LeaderAndIsrResponse) -> list[str]:
     return [code_name(each.error) for each in response.errors]
 
 
-async def lead_and_fail(trio: Trio, config: dict[str, str]) -> None:
-    """Broker 0 leads, has three records on all disks and three more that its disk has not."""
+async def lead_and_fail(trio: Trio, config: dict[str, str], *, readable: bool = False) -> None:
+    """Broker 0 leads, has three records on all disks and three more that its disk has not.
+
+    Not `readable`: the system has dropped what it could not write, so that they are gone for good.
+    """
     await trio.start(flush_interval_ms=2_000, checkpoint_interval_ms=1_000)
     await trio.lead(0, 0, config=config)
     await trio.produce()
     await trio.until(lambda: trio.hosted(0).log.recovery_point == 3)
     trio.files[0].fail_next_sync(".log")
     await trio.produce()
+    log = trio.hosted(0).log
     await trio.until(lambda: T0 in trio.replicas(0).offline)
+    if not readable:
+        trio.files[0].flip_bits(log.segments[0].path, log.segments[0].size - 1)
 
 
 @simulate
@@ -86,6 +93,62 @@ async def test_one_that_others_count_on_is_not_mended_before_they_do_no_longer(t
     assert not trio.replicas(0).offline
     await trio.until(lambda: trio.ends() == [6, 6, 6])
     await trio.until(lambda: trio.hosted(1).machine.isr == (0, 1, 2))
+
+
+@simulate
+async def test_l8_one_whose_sync_failed_is_written_anew_and_loses_nothing(trio: Trio) -> None:
+    await lead_and_fail(trio, {}, readable=True)
+    assert [each.code for each in trio.replicas(0).offline.values()] == ["STORAGE_ERROR"]
+    # In the epoch in which it failed it leads no longer, whatever an order says.
+    assert refusals((await trio.lead(0, 0, to=(0,)))[0]) == ["STORAGE_ERROR"]
+    trio.faults[0].set(Fault(FaultKind.UNSYNCED, "/data/t-0"))
+    assert refusals((await trio.lead(1, 1))[0]) == ["STORAGE_ERROR"], "the disk still refuses"
+    assert not [each for each in trio.files[0].list("/data/t-0") if each.endswith(".tmp")]
+    trio.faults[0].set()
+    assert refusals((await trio.lead(1, 1))[0]) == []
+    assert not trio.replicas(0).offline
+    assert trio.heard("b0: t-0: in service again, nothing was lost")
+    assert trio.ends() == [6, 6, 6]
+    trio.processes[0].kill()
+    trio.files[0].crash(power_loss=True)
+    await trio.start_broker(0)
+    await trio.until(lambda: trio.brokers[0].epoch)
+    manager = trio.brokers[0]._manager
+    assert manager is not None
+    assert manager.logs[T0].log_end == 6, "and it is on the disk now"
+
+
+@simulate
+async def test_l8_of_what_cannot_be_read_any_more_it_says_that_it_is_lost(trio: Trio) -> None:
+    await lead_and_fail(trio, {})
+    assert [each.code for each in trio.replicas(0).offline.values()] == ["STORAGE_ERROR"]
+    assert refusals((await trio.lead(1, 1))[0]) == ["DAMAGED_LOG"]
+    assert [each.code for each in trio.replicas(0).offline.values()] == ["DAMAGED_LOG"]
+    assert trio.heard("b0: t-0: not all of it can be read after a sync failed")
+
+
+@simulate
+async def test_l8_when_all_replicas_failed_each_is_well_again_with_nobody_leading(
+    trio: Trio,
+) -> None:
+    await trio.start(flush_interval_ms=2_000, checkpoint_interval_ms=1_000)
+    await trio.lead(0, 0)
+    for _ in range(2):
+        await trio.produce()
+    for broker in ALL:
+        trio.faults[broker].set(Fault(FaultKind.UNSYNCED, "/data/t-0"))
+    await trio.until(lambda: all(T0 in trio.replicas(each).offline for each in ALL))
+    for broker in ALL:
+        trio.faults[broker].set()
+    codes = [each.code for n in ALL for each in trio.replicas(n).offline.values()]
+    assert codes == ["STORAGE_ERROR"] * 3, "none is damaged, so all keep their place"
+    for response in await trio.lead(-1, 1, isr=()):
+        assert refusals(response) == []
+    assert not any(trio.replicas(each).offline for each in ALL)
+    for response in await trio.lead(2, 2):
+        assert refusals(response) == []
+    await trio.until(lambda: trio.ends() == [6, 6, 6])
+    assert not (await trio.produce(to=2)).error
 
 
 @simulate

@@ -19,11 +19,11 @@ from tailrace.cli.diagnosis import (
     worst,
 )
 from tailrace.client.describing import describe_topic
-from tailrace.client.diagnosing import BrokerCondition
+from tailrace.client.diagnosing import BrokerCondition, StrayReplica
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
 from tailrace.client.moving import Move, Phase, Progress
 from tailrace.client.operations import BrokerState, FolderState
-from tailrace.errors import Unreachable
+from tailrace.errors import TailraceError, Unreachable
 from unit.cli.test_strays import stray
 
 NOW_MS = 1_000_000
@@ -345,7 +345,11 @@ def test_many_names_are_not_all_told() -> None:
 
 def test_replicas_that_are_set_aside_are_one_finding_with_what_to_do() -> None:
     kept = [stray(1, kept_until_ms=1_800_000_000_000), stray(1), stray(2)]
-    told = {1: tuple(kept[:2]), 2: (kept[2],), 3: Unreachable("no")}
+    told: dict[int, tuple[StrayReplica, ...] | TailraceError] = {
+        1: tuple(kept[:2]),
+        2: (kept[2],),
+        3: Unreachable("no"),
+    }
     found = the_one(replace(cluster(partition(1)), strays=told), "strays", Severity.WARNING)
     assert "3 replicas (6.0 KiB) set aside on broker 1, broker 2: of t-0" in found.what
     assert "the first goes at 2027-01-15T08:00:00.000Z" in found.what

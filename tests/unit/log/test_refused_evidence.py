@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.log_bench import NOW_MS
+from simulation.log_bench import NOW_MS, values
 from simulation.proofs import DIVERGED, LATEST_EPOCH, deleted, given_up, refilled
 from simulation.storage import SimFiles
 from tailrace.errors import InvalidRequest, InvariantViolation, StorageError
@@ -23,7 +23,7 @@ from tailrace.log.evidence import (
 )
 from tailrace.log.manager import LogManager
 from tailrace.model import TopicId
-from unit.log.test_manager import BILLS, ORDERS, ROOT, expected, filled, values
+from unit.log.test_manager import BILLS, ORDERS, ROOT, expected, filled, opened
 
 TOPIC = TopicId("id-orders")
 GONE = TopicDeleted(
@@ -94,16 +94,10 @@ def test_what_goes_is_on_record_before_it_goes(disk: SimFiles) -> None:
     manager = filled(disk)
     manager.discard({ORDERS: deleted(manager, ORDERS)}, now_ms=NOW_MS)
     disk.crash(power_loss=True)
-    again = filled_again(disk)
+    again, _ = opened(disk)
     (line,) = [each for each in again.deletions() if each.kind is DeletionKind.REPLICA]
     assert (line.partition, line.topic_id, line.at_ms) == (ORDERS, TOPIC, NOW_MS)
     assert (line.from_offset, line.to_offset, line.evidence) == (0, 12, "TopicDeleted")
-
-
-def filled_again(disk: SimFiles) -> LogManager:
-    from unit.log.test_manager import opened  # noqa: PLC0415
-
-    return opened(disk)[0]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from simulation.log_bench import NOW_MS, append, batch
+from simulation.log_bench import NOW_MS, append, batch, values
 from simulation.storage import SimFiles
 from tailrace.errors import InvalidRequest
 from tailrace.log.deletions import DeletionKind
@@ -14,7 +12,7 @@ from tailrace.log.evidence import StrayExpired
 from tailrace.log.manager import LogManager
 from tailrace.log.strays import NOTE_FILE, Stray, partition_of
 from tailrace.model import Offset, TopicId, TopicPartition
-from unit.log.test_manager import BILLS, ORDERS, ROOT, expected, filled, opened, values
+from unit.log.test_manager import BILLS, ORDERS, ROOT, expected, filled, opened
 
 WEEK_MS = 7 * 24 * 3_600_000
 TOPIC = TopicId("id-orders")
@@ -132,18 +130,6 @@ def test_one_whose_note_cannot_be_read_is_kept_until_a_person_decides(
     assert expiry(found, 10 * WEEK_MS + NOW_MS) is None
     assert manager.create(ORDERS, TOPIC).log_end == 0, "it is not taken back unseen either"
     assert manager.stray_extent(found).log_end == 12
-
-
-def test_a_note_of_the_first_release_is_read(disk: SimFiles) -> None:
-    manager, stray = set_aside(disk)
-    path = f"{stray.path}/{NOTE_FILE}"
-    fields = json.loads(disk.read(path))
-    del fields["kept_from_ms"]
-    data = json.dumps(fields).encode()
-    file = disk.open(path)
-    file.truncate(0)
-    file.write_at(0, [data])
-    assert manager.strays()[0].note is not None
 
 
 def test_it_survives_a_restart(disk: SimFiles) -> None:
