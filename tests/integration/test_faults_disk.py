@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from integration.cluster_faults import loaded
+from integration.cluster_faults import PARTITIONS, loaded
 from integration.cluster_harness import Cluster, Load, eventually, now_ms, start, stop
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
@@ -98,6 +98,7 @@ def dev(disks: Disks) -> Iterator[DevCluster]:
         log_dir_min_free_bytes=str(MIN_FREE_MIB * MIB),
         disk_probe_interval_ms="200",
         disk_slow_ms="400",
+        flush_interval_ms="2000",
         disk_slow_recovery_ms="3000",
         debug_disk_faults=str(disks.faults),
     )
@@ -218,6 +219,47 @@ async def test_f27_a_disk_that_fails_ends_its_broker_and_no_other(
         assert load.pause_ms(begun_ms) < PAUSE_MS_MAX
         print(f"\na failed disk: longest wait {load.pause_ms(begun_ms):.0f} ms")
         await _restart(cluster, load, broken)
+
+
+async def test_l8_syncs_that_fail_on_all_brokers_lose_nothing_and_need_no_unclean_election(
+    dev: DevCluster, disks: Disks
+) -> None:
+    """Every replica goes out of service; when syncs work again all of them lead again, clean."""
+    async with loaded(dev) as (cluster, load):
+        seen = [dev.log_path(name).stat().st_size for name in NAMES]
+        before = await cluster.epochs(load.topic)
+        logs = [f"{disks.path(name)}/{load.topic}-{n}" for name in NAMES for n in range(PARTITIONS)]
+        begun_ms = now_ms()
+        try:
+            disks.disturb(*(f"unsynced {path}" for path in logs))
+            await until_offline(cluster, load.topic)
+            await asyncio.sleep(3)
+            described = await cluster.admin.describe_topic(load.topic)
+            assert [each.leader for each in described.partitions] == [-1] * PARTITIONS
+        finally:
+            disks.free()
+        healed_ms = now_ms()
+        await load.flowing(since_ms=healed_ms)
+        flowing_ms = now_ms() - healed_ms
+        await cluster.until_well(load.topic)
+        print(
+            f"\nL8: offline {healed_ms - begun_ms:.0f} ms after the first fault at the latest; "
+            f"records flow {flowing_ms:.0f} ms after syncs work again"
+        )
+        described = await cluster.admin.describe_topic(load.topic)
+        assert [each.loss for each in described.partitions] == [""] * PARTITIONS
+        assert all(a > b for a, b in zip(await cluster.epochs(load.topic), before, strict=True))
+        for number in range(PARTITIONS):
+            for change in await cluster.admin.explain(load.topic, number):
+                assert change.loss == "", "no election was unclean"
+        for name, since in zip(NAMES, seen, strict=True):
+            await said(cluster, name, "in service again, nothing was lost", since)
+
+
+async def until_offline(cluster: Cluster, topic: str) -> None:
+    async with asyncio.timeout(60):
+        while set(await leaders(cluster, topic)) != {"broker--1"}:  # noqa: ASYNC110 - nobody tells.
+            await asyncio.sleep(0.1)
 
 
 async def test_f39_a_reader_of_a_cold_backlog_does_not_slow_producers(
