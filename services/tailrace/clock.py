@@ -1,4 +1,4 @@
-"""The Clock port, the system's clock behind it, and one that stands still until it is moved.
+"""The Clock port, the system's clock behind it, one that stands still, and what is believed of one.
 
 This is the only module that reads time: every rule about time takes `now_ms` as an argument, and
 the shells that ask for it hold a `Clock`. Monotonic time never goes back; wall time may jump.
@@ -14,6 +14,10 @@ from tailrace.errors import InvariantViolation
 NS_IN_MS: Final = 1_000_000
 wall_ns: Final = time.time_ns
 """For whoever stamps records by the million: a call of a method would cost as much again."""
+
+# What a wall clock that is being corrected may gain or lose on the monotonic one from one look to
+# the next; more is a jump.
+CLOCK_TOLERANCE_MS: Final = 1_000
 
 
 class Clock(Protocol):
@@ -59,3 +63,32 @@ class ManualClock:
     def set_wall_ms(self, wall_ms: int) -> None:
         """Make the wall clock jump, as an operator or NTP may do."""
         self._wall_ms = wall_ms
+
+
+class TrustedTime:
+    """The wall clock as far as it can be believed when data is at stake.
+
+    A clock that jumped ahead makes everything look old. So the time that is believed goes on as
+    the monotonic clock does, and follows a jump ahead only when the wall clock has kept to it for
+    `settle_ms`; a jump back is followed at once. A clock that was just met counts as one that
+    has jumped: until it has settled there is no time at all. Doubt keeps data longer.
+    """
+
+    def __init__(self, *, settle_ms: int) -> None:
+        self._settle_ms = settle_ms
+        # By how much the wall clock was ahead of the monotonic one: now believed, and at last.
+        self._believed_ms: int | None = None
+        self._last_ms: int | None = None
+        self._since_ms = 0
+
+    def now_ms(self, *, wall_ms: int, monotonic_ms: int) -> int | None:
+        """The time to judge ages by, None as long as there is none."""
+        ahead_ms = wall_ms - monotonic_ms
+        if self._last_ms is None or abs(ahead_ms - self._last_ms) > CLOCK_TOLERANCE_MS:
+            self._since_ms = monotonic_ms
+        self._last_ms = ahead_ms
+        if monotonic_ms - self._since_ms >= self._settle_ms:
+            self._believed_ms = ahead_ms
+        elif self._believed_ms is not None:
+            self._believed_ms = min(self._believed_ms, ahead_ms)
+        return None if self._believed_ms is None else monotonic_ms + self._believed_ms

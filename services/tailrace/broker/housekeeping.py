@@ -11,7 +11,7 @@ in sync, the replica goes out of service and is mended from its leader.
 
 Replicas that were set aside go when they were kept for `stray.retention.ms`.
 
-Ages are judged by a time that has to be believable (`upkeep.TrustedTime`). Nothing here decides
+Ages are judged by a time that has to be believable (`clock.TrustedTime`). Nothing here decides
 which records go: that is done by `log.retention` and `log.cleaning`.
 """
 
@@ -25,8 +25,8 @@ from typing import Final
 from tailrace.broker.hosted import Hosted
 from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
-from tailrace.broker.upkeep import CleaningQueue, Pace, TrustedTime
-from tailrace.clock import Clock
+from tailrace.broker.upkeep import CleaningQueue, Pace
+from tailrace.clock import Clock, TrustedTime
 from tailrace.errors import DamagedLog, InvariantViolation, TailraceError
 from tailrace.log.cleaning.cleanable import Dirtiness
 from tailrace.log.cleaning.compaction import (

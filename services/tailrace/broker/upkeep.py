@@ -1,4 +1,4 @@
-"""What housekeeping decides: which time it believes, whose turn it is, how long it rests.
+"""What housekeeping decides: whose turn it is, how long it rests.
 
 Pure: times and facts in, decisions out. `housekeeping` acts on them.
 """
@@ -12,40 +12,8 @@ from typing import Final, NamedTuple
 from tailrace.log.cleaning.cleanable import Dirtiness, dirtiest
 from tailrace.model import TopicPartition
 
-# What a wall clock that is being corrected may gain or lose on the monotonic one from one look to
-# the next; more is a jump.
-CLOCK_TOLERANCE_MS: Final = 1_000
 # A compaction that fails again and again is tried no less often than this.
 BACKOFF_MS_MAX: Final = 3_600_000
-
-
-class TrustedTime:
-    """The wall clock as far as it can be believed when data is at stake.
-
-    A clock that jumped ahead makes everything look old. So the time that is believed goes on as
-    the monotonic clock does, and follows a jump ahead only when the wall clock has kept to it for
-    `settle_ms`; a jump back is followed at once. A clock that was just met counts as one that
-    has jumped: until it has settled there is no time at all. Doubt keeps data longer.
-    """
-
-    def __init__(self, *, settle_ms: int) -> None:
-        self._settle_ms = settle_ms
-        # By how much the wall clock was ahead of the monotonic one: now believed, and at last.
-        self._believed_ms: int | None = None
-        self._last_ms: int | None = None
-        self._since_ms = 0
-
-    def now_ms(self, *, wall_ms: int, monotonic_ms: int) -> int | None:
-        """The time to judge ages by, None as long as there is none."""
-        ahead_ms = wall_ms - monotonic_ms
-        if self._last_ms is None or abs(ahead_ms - self._last_ms) > CLOCK_TOLERANCE_MS:
-            self._since_ms = monotonic_ms
-        self._last_ms = ahead_ms
-        if monotonic_ms - self._since_ms >= self._settle_ms:
-            self._believed_ms = ahead_ms
-        elif self._believed_ms is not None:
-            self._believed_ms = min(self._believed_ms, ahead_ms)
-        return None if self._believed_ms is None else monotonic_ms + self._believed_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -525,6 +525,12 @@ _COORDINATOR: Final = (
         Whole(),
         "how often old positions are looked for",
     ),
+    Own(
+        "offsets.retention.clock.settle.ms",
+        "offsets_retention_clock_settle_ms",
+        Whole(0),
+        "a clock that jumped ahead, or was just met, makes no position old until steady so long",
+    ),
 )
 
 _ABOUT: Final = {

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.clock import Clock
+from tailrace.clock import Clock, TrustedTime
 from tailrace.coordinator.appender import Appender
 from tailrace.coordinator.group import NEVER_MS, Answer, Caller, Group, Joined, Synced
 from tailrace.coordinator.journal import Journal
@@ -119,6 +119,7 @@ class Runtime:
         self._tick_due = asyncio.Event()
         self._sleeps_until_ms = NEVER_MS
         self._expire_ms = 0
+        self._time = TrustedTime(settle_ms=settings.offsets_retention_clock_settle_ms)
         self.appender: Appender | None = None
         self.counts = CoordinatorCounts()
 
@@ -387,7 +388,8 @@ class Runtime:
         expires = now_ms >= self._expire_ms
         if expires:
             self._expire_ms = now_ms + self._settings.offsets_retention_check_interval_ms
-            self._tasks.spawn("expire positions", self._expire(wall_ms))
+            believed_ms = self._time.now_ms(wall_ms=wall_ms, monotonic_ms=now_ms)
+            self._tasks.spawn("expire positions", self._expire(believed_ms))
         for owned in list(self._owned.values()):
             if not owned.loaded.is_set():
                 continue
@@ -395,8 +397,11 @@ class Runtime:
                 owned.wrote_ms = now_ms
                 owned.journal.prove(lambda _, __: None, now_ms=wall_ms)
 
-    async def _expire(self, wall_ms: int) -> None:
-        """Forget what is too old, and positions of topics that the store says are gone."""
+    async def _expire(self, wall_ms: int | None) -> None:
+        """Forget what is too old, and positions of topics that the store says are gone.
+
+        By a time that is believed: a clock that jumped ahead makes nothing old.
+        """
         topics = self._topics()
         loaded = [each for each in self._owned.values() if each.loaded.is_set()]
         suspected: dict[Meant, None] = {}

@@ -46,6 +46,8 @@ class CoordinatorSettings:
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 7 * 24 * 60
     offsets_retention_check_interval_ms: int = 10 * _MINUTE_MS
+    # A wall clock that has jumped ahead, or was just met, makes no position old for so long.
+    offsets_retention_clock_settle_ms: int = 10 * _MINUTE_MS
 
     def __post_init__(self) -> None:
         if not 0 <= self.coordinator_id < 2**31:
@@ -85,4 +87,8 @@ class CoordinatorSettings:
         )
 
 
-_MAY_BE_ZERO = {"coordinator_id", "group_initial_rebalance_delay_ms"}
+_MAY_BE_ZERO = {
+    "coordinator_id",
+    "group_initial_rebalance_delay_ms",
+    "offsets_retention_clock_settle_ms",
+}

@@ -297,12 +297,15 @@ class Shard:
         found = (missing(entry.positions, topics) for entry in self._entries.values())
         return list(dict.fromkeys(each for some in found for each in some))
 
-    def expire(self, gone_topics: Collection[Meant], *, wall_ms: int) -> Outcome:
-        """Forget positions that were kept for long enough, and those of topics that are gone."""
+    def expire(self, gone_topics: Collection[Meant], *, wall_ms: int | None) -> Outcome:
+        """Forget positions that were kept for long enough, and those of topics that are gone.
+
+        `wall_ms` is a time that is believed; without one nothing is old.
+        """
         outcome = Outcome()
         for name, entry in list(self._entries.items()):
             gone: list[TopicPartition] = []
-            if entry.group.is_empty:
+            if entry.group.is_empty and wall_ms is not None:
                 gone = expired(
                     entry.positions,
                     empty_since_ms=entry.group.facts.phase_ms,
@@ -314,7 +317,7 @@ class Shard:
             for partition in gone:
                 self._change(outcome, PositionStored(name, partition, None))
             facts = entry.group.facts
-            is_old = wall_ms - facts.phase_ms > self._limits.retention_ms
+            is_old = wall_ms is not None and wall_ms - facts.phase_ms > self._limits.retention_ms
             if entry.group.is_empty and not entry.positions and facts.generation and is_old:
                 self._forget_all(outcome, name, entry)
         return outcome

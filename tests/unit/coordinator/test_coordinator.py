@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from simulation.cluster import CoordinatorNode, SimCluster
-from simulation.loop import SimLoop
+from simulation.loop import LoopClock, SimLoop
 from tailrace.meta.keys import coordinator_key
 from unit.coordinator.world import TOPIC, World, simulate
 
@@ -90,6 +90,28 @@ def test_every_new_picture_is_looked_at() -> None:
             known = coordinator._known_topics()
             assert known is not None
             assert list(known) == [f"t{number}"]
+
+    simulate(main, coordinators=1)
+
+
+def test_f29_a_clock_that_jumps_ahead_expires_no_position() -> None:
+    """One whose clock was a year ahead for a moment forgot what all groups had read."""
+
+    async def main(world: World) -> None:
+        await world.commit("g", 7)
+        node = world.owner("g")
+        assert node is not None
+        assert node.coordinator is not None
+        runtime = node.coordinator.runtime
+        assert runtime is not None
+        clock = runtime._clock
+        assert isinstance(clock, LoopClock)
+        for _ in range(3):
+            clock.wall_skew_ms += 365 * 24 * 3_600_000
+            runtime._expire_ms = 0
+            await world.until(lambda: runtime._expire_ms > 0)
+            await asyncio.sleep(1)
+            assert await world.position("g") == 7
 
     simulate(main, coordinators=1)
 

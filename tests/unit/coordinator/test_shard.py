@@ -185,6 +185,17 @@ def test_old_positions_and_those_of_gone_topics_expire() -> None:
     assert shard.names() == []
 
 
+def test_f29_without_a_time_that_is_believed_no_position_and_no_group_is_old() -> None:
+    shard = Shard(LIMITS)
+    commit(shard, "g", asked(T0, 5))
+    joined(shard, "h")
+    shard.leave("h", [Caller("m")], now_ms=0, wall_ms=0)
+    assert shard.expire([], wall_ms=None).changes == []
+    assert shard.names() == ["g", "h"]
+    (meant,) = shard.missing({})
+    assert len(shard.expire([meant], wall_ms=None).changes) == 1, "a deletion on record needs none"
+
+
 def test_positions_of_a_group_with_members_do_not_expire() -> None:
     shard = Shard(LIMITS)
     commit(shard, "g", asked(T0, 5))
