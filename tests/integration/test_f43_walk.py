@@ -93,6 +93,14 @@ def data(dev: DevCluster, broker: str) -> Path:
     return found
 
 
+def brokers(dev: DevCluster) -> list[str]:
+    return [each.name for each in dev.state.members if each.name.startswith("broker-")]
+
+
+def segment_bytes(dev: DevCluster, broker: str) -> int:
+    return sum(each.stat().st_size for each in (data(dev, broker) / str(T0)).glob("*.log"))
+
+
 async def leader(cluster: Cluster) -> int:
     return (await cluster.admin.describe_topic(TOPIC)).partitions[0].leader
 
@@ -102,15 +110,32 @@ async def log_ends(cluster: Cluster) -> dict[int, tuple[int, int]]:
     return {each.broker: (each.log_start, each.log_end) for each in found[T0].values()}
 
 
-async def test_f43_l3_a_first_segment_that_is_missing_costs_nothing(dev: DevCluster) -> None:
-    """Once the broker without it led, and the others deleted their good copies."""
+@pytest.mark.parametrize(
+    ("place", "marker", "told"),
+    [
+        (0, True, "the first segment begins at"),
+        (3, True, "are missing"),
+        (3, False, "are missing"),
+    ],
+    ids=["first", "middle", "middle-no-marker"],
+)
+async def test_f43_l3_a_segment_that_is_missing_costs_nothing(
+    dev: DevCluster, place: int, marker: bool, told: str
+) -> None:
+    """Once the broker without the first led, and the others deleted their good copies.
+
+    Without one in the middle it came back into the ISR as it was, and led.
+    """
     async with a_topic(dev, min_insync_replicas="2") as cluster:
         await write(cluster, 0, 2_000)
         victim = await cluster.leader(TOPIC, 0)
         await end(dev, victim)
-        first, *others = sorted((data(dev, victim) / str(T0)).glob("*.log"))
-        assert others
-        first.unlink()
+        segments = sorted((data(dev, victim) / str(T0)).glob("*.log"))
+        assert len(segments) > place + 1
+        for path in segments[place].parent.glob(f"{segments[place].stem}.*"):
+            path.unlink()
+        if not marker:
+            (data(dev, victim) / "clean-shutdown").unlink()
         await dev.start(victim)
         await cluster.until_well(TOPIC)
         await cluster.admin.elect_leaders([T0])
@@ -119,7 +144,9 @@ async def test_f43_l3_a_first_segment_that_is_missing_costs_nothing(dev: DevClus
         ends = await log_ends(cluster)
         assert {start for start, _ in ends.values()} == {0}
         assert len({end for _, end in ends.values()}) == 1
-        assert "the first segment begins at" in dev.log_path(victim).read_text()
+        assert told in dev.log_path(victim).read_text()
+        sizes = {name: segment_bytes(dev, name) for name in brokers(dev)}
+        assert len(set(sizes.values())) == 1, sizes
 
 
 async def _leads(cluster: Cluster, broker: int) -> bool:
@@ -130,7 +157,7 @@ async def test_f44_l4_an_older_copy_does_not_lead_over_what_others_know(dev: Dev
     """The last to die comes back with an older copy and leads: a person decides, nobody cuts."""
     async with a_topic(dev, min_insync_replicas="1") as cluster:
         last = await cluster.leader(TOPIC, 0)
-        names = [each.name for each in dev.state.members if each.name.startswith("broker-")]
+        names = brokers(dev)
         others = [each for each in names if each != last]
         await write(cluster, 0, 1_000)
         await until_checkpointed()
@@ -158,8 +185,7 @@ async def test_f44_l4_an_older_copy_does_not_lead_over_what_others_know(dev: Dev
         assert await leader(cluster) == -1
         assert "is committed" in dev.log_path(last).read_text()
         for name in others:
-            size = sum(each.stat().st_size for each in (data(dev, name) / str(T0)).glob("*.log"))
-            assert size > 1_500 * len(VALUE), f"{name} has cut its log"
+            assert segment_bytes(dev, name) > 1_500 * len(VALUE), f"{name} has cut its log"
         best = BrokerId(int(others[0][-1]))
         await cluster.admin.elect_unclean([LeaderChoice(T0, best)])
         await cluster.until_well(TOPIC)

@@ -13,6 +13,7 @@ from itertools import count
 from tailrace.config import LogConfig
 from tailrace.log.admission import BatchResult
 from tailrace.log.checkpoints import CleanPartition
+from tailrace.log.continuity import segments_crc
 from tailrace.log.file_cache import FileCache
 from tailrace.log.files import Files
 from tailrace.log.log import PartitionLog
@@ -182,7 +183,11 @@ class LogBench:
         active = log.segments[-1]
         self.checkpoint(log)
         self.clean = CleanPartition(
-            Offset(log.log_start), Offset(log.log_end), Offset(active.base_offset), active.size
+            Offset(log.log_start),
+            Offset(log.log_end),
+            Offset(active.base_offset),
+            active.size,
+            segments_crc(log.segments),
         )
 
     def checkpoint(self, log: PartitionLog) -> None:

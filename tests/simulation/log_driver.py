@@ -14,6 +14,7 @@ from typing import Final
 from simulation.log_model import Mismatch, Outcomes
 from simulation.log_operations import Partition, Trace, World, require
 from simulation.log_requests import STEP_MS
+from simulation.lost_segments import lose_a_segment
 from simulation.proofs import deleted, refilled
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import UNLIMITED, CleanupPolicy, FolderConfig, LogConfig, TimestampType
@@ -27,6 +28,8 @@ STEPS_MIN: Final = 25
 STEPS_MAX: Final = 50
 RESTARTS_AT_THE_END: Final = 2
 OPEN_ATTEMPTS_MAX: Final = 30
+# How often a segment in the middle of a log is missing, on a copy of the disk, at a restart.
+LOST_SEGMENTS: Final = 0.3
 IDENTITY: Final = Identity("simulated", BrokerId(1), "incarnation")
 
 
@@ -35,6 +38,8 @@ class LogSimulation:
 
     def __init__(self, seed: int, trace: Trace = lambda _: None) -> None:
         self.rng = Random(seed)
+        # Apart: what is drawn here changes nothing of what a seed does.
+        self._chances = Random(seed + 2)
         self.files = SimFiles(Random(seed + 1))
         self.world = World(self.rng, self.files, trace)
         # A sync failed and the process died before it could write that down.
@@ -177,7 +182,16 @@ class LogSimulation:
         is_closed = not died and self.rng.random() < 0.4 and self._close()
         if not is_closed or self.rng.random() < 0.2:
             self._crash()
+        if not self.is_hopeless and self._chances.random() < LOST_SEGMENTS:
+            self._lose_a_segment()
         self._open()
+
+    def _lose_a_segment(self) -> None:
+        """On a copy of the disk: that one is missing in the middle is never overlooked."""
+        folder = self._chances.choice(self._folders.log_dirs)
+        lost = lose_a_segment(self.files, folder, self._chances, self._manager_on)
+        if lost is not None:
+            self._say(f"{lost.partition} without {lost.base} is damaged, as it should be")
 
     def _crash(self) -> None:
         power_loss = self.rng.random() < 0.5
@@ -298,10 +312,11 @@ class LogSimulation:
             partition.model.durable_end = min(partition.model.durable_end, point)
 
     def _new_manager(self) -> LogManager:
+        return self._manager_on(self.files)
+
+    def _manager_on(self, files: SimFiles) -> LogManager:
         configs = {partition.name.topic: partition.config for partition in self.partitions}
-        return LogManager(
-            self.files, self._folders, identity=IDENTITY, log_config=configs.__getitem__
-        )
+        return LogManager(files, self._folders, identity=IDENTITY, log_config=configs.__getitem__)
 
     # Faults.
 

@@ -182,6 +182,10 @@ MUTATIONS: Final[dict[str, tuple[int, Mutation]]] = {
         114,
         _replaced(tailrace.log.recovery, "unfinished_swaps", lambda *_: []),
     ),
+    "nobody looks for a segment that is missing in the middle": (
+        0,
+        _replaced(tailrace.log.recovery, "first_break", _nothing),
+    ),
     "files stay open": (20, _replaced(FileCache, "close", _nothing)),
     "locks stay taken": (0, _replaced(DataFolder, "release", _nothing)),
 }

@@ -102,7 +102,7 @@ class ControlService:
             response.errors.append(_failed(partition, error))
         if request.full:
             named = {order.partition for order in orders}
-            for partition, topic_id in self._replicas.stray(named):
+            for partition, topic_id in await self._replicas.stray(named):
                 response.stray.append(
                     pb.StrayPartition(partition=to_partition(partition), topic_id=topic_id)
                 )

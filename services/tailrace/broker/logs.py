@@ -160,11 +160,13 @@ class ReplicaLogs:
             now_ms=self._clock.wall_ms(),
         )
         log = await self._blocking.run(create)
-        if log.log_end:
+        opened = self._manager.taken_back.pop(order.partition, None)
+        if opened is not None:
             self._say(
                 f"{order.partition}: the replica of {order.topic_id} that was set aside is taken "
                 f"back, with {log.log_start} to {log.log_end}"
             )
+            self.doubt([opened])
         return log
 
     async def find(
@@ -175,7 +177,6 @@ class ReplicaLogs:
         `high_watermark`: what is known of a former topic's replica.
         """
         partition, manager = order.partition, self._manager
-        now_ms = self._clock.wall_ms()
         folder = manager.folder_of(partition)
         if folder is not None and folder.failure:
             error = ReplicaOffline(f"{partition}: {folder.path} has failed: {folder.failure}")
@@ -185,20 +186,26 @@ class ReplicaLogs:
             if topic_id is None:
                 return await self._find_unknown(order, topic)
             if topic_id == order.topic_id:
-                doubt = self._doubted.pop(partition, None)
-                if doubt is not None and topic.syncs_first:
-                    await self._forget_doubt(partition)
-                elif doubt is not None:
-                    self.offline[partition] = _as_damage(partition, StorageError(doubt))
-                await self._mend(order, topic, now_ms)
-                if partition not in manager.logs:
-                    # It was to be deleted, that failed, and now it is wanted again.
-                    again = partial(manager.reopen, partition, self._filling(order), now_ms=now_ms)
-                    await self._blocking.run(again)
-                return manager.logs[partition]
+                return await self._mended(order, topic)
             why = f"{order.topic_id} is wanted, and this is {topic_id}"
             await self.set_aside(partition, why, high_watermark=high_watermark)
-        return await self._create(order)
+        await self._create(order)
+        return await self._mended(order, topic)
+
+    async def _mended(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
+        """The log that is there, once nobody counts on what it may have lost."""
+        partition, manager, now_ms = order.partition, self._manager, self._clock.wall_ms()
+        doubt = self._doubted.pop(partition, None)
+        if doubt is not None and topic.syncs_first:
+            await self._forget_doubt(partition)
+        elif doubt is not None:
+            self.offline[partition] = _as_damage(partition, StorageError(doubt))
+        await self._mend(order, topic, now_ms)
+        if partition not in manager.logs:
+            # It was to be deleted, that failed, and now it is wanted again.
+            again = partial(manager.reopen, partition, self._filling(order), now_ms=now_ms)
+            await self._blocking.run(again)
+        return manager.logs[partition]
 
     async def _find_unknown(self, order: ReplicaOrder, topic: TopicSettings) -> PartitionLog:
         """Which topic the log is of cannot be told: it is set aside, and filled anew.
@@ -226,7 +233,7 @@ class ReplicaLogs:
             await self._create(order)
         self.offline.pop(partition, None)
         self._kept.pop(partition, None)
-        return manager.logs[partition]
+        return await self._mended(order, topic)
 
     def _filling(self, order: ReplicaOrder) -> FilledAnew:
         """What the order proves: the cluster does not count on what this replica may have lost."""
@@ -260,6 +267,20 @@ class ReplicaLogs:
         )
         name = await self._blocking.run(work)
         self._say(f"{partition}: set aside as {name or 'nothing, its folder is gone'}: {why}")
+
+    async def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
+        """Logs that are not named, and those that were set aside, each with its topic's id."""
+        manager = self._manager
+        found = sorted(each for each in list(manager.logs) if each not in named)
+
+        def look() -> list[tuple[TopicPartition, str]]:
+            return [
+                *((each, manager.topic_id(each) or "") for each in found),
+                *((each.partition, each.topic_id or "") for each in manager.strays()),
+            ]
+
+        # Each of them has files of its own that are read.
+        return await self._blocking.run(look)
 
     async def discard(
         self, orders: Mapping[StopOrder, RemovalEvidence]

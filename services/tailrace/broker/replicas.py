@@ -420,13 +420,10 @@ class Replicas:
         self._unfollow(hosted)
         del self._hosted[hosted.partition]
 
-    def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
+    async def stray(self, named: set[TopicPartition]) -> list[tuple[TopicPartition, str]]:
         """Partitions on disk that the controller did not name, and those that were set aside."""
-        found = sorted(each for each in list(self._manager.logs) if each not in named)
-        return [
-            *((each, self._manager.topic_id(each) or "") for each in found),
-            *((each.partition, each.topic_id or "") for each in self._manager.strays()),
-        ]
+        async with self._obeying:
+            return await self._logs.stray(named)
 
     # What links bring.
 

@@ -12,7 +12,7 @@ from tailrace.controller.facts import ReplicasStopped
 from tailrace.controller.orders import Orders, Replica
 from tailrace.meta.image import ClusterImage, LiveBroker
 from tailrace.meta.keys import topic_key
-from tailrace.model import BrokerId, TopicPartition
+from tailrace.model import BrokerId, TopicId, TopicPartition
 
 
 class Removals:
@@ -22,6 +22,8 @@ class Removals:
         self._orders = orders
         self._say = say
         self._deleting: dict[str, list[Replica]] = {}
+        # Of each broker's last report: what is kept there, and was said to be.
+        self._kept: dict[BrokerId, set[tuple[TopicPartition, TopicId]]] = {}
 
     def start(self, image: ClusterImage) -> None:
         """Have every broker that is there delete its replicas of topics that go."""
@@ -57,25 +59,34 @@ class Removals:
         set aside: the store may be the older one of the two.
         """
         broker = live.registration.broker_id
-        told = []
+        told, kept = [], set()
         for each in stray:
             found = as_gone(image, each, broker)
-            if found is None and is_unknown(image, each):
-                # Void once a later order wants it.
-                found = each._replace(set_aside=True, revision=image.revision)
-                self._say(
-                    f"broker {broker} has a replica of {each.partition} of topic {each.topic_id}, "
-                    "which the store does not know, and no record of its deletion: it is set aside "
-                    "(`tailrace brokers strays`)"
-                )
-            elif found is None:
-                self._say(
-                    f"broker {broker} has a replica of {each.partition} "
-                    "that it should not have; it is left alone"
-                )
+            if found is None:
+                kept.add((each.partition, each.topic_id))
+                if is_unknown(image, each):
+                    # Void once a later order wants it.
+                    found = each._replace(set_aside=True, revision=image.revision)
+                if (each.partition, each.topic_id) not in self._kept.get(broker, ()):
+                    self._say_kept(broker, each, is_set_aside=found is not None)
             if found is not None:
                 told.append(found)
+        self._kept[broker] = kept
         self._orders.delete_replicas(broker, told)
+
+    def _say_kept(self, broker: BrokerId, replica: Replica, *, is_set_aside: bool) -> None:
+        """Once, and not with each report: what is set aside is reported for as long as it lasts."""
+        if is_set_aside:
+            self._say(
+                f"broker {broker} has a replica of {replica.partition} of topic "
+                f"{replica.topic_id}, which the store does not know, and no record of its "
+                "deletion: it is set aside (`tailrace brokers strays`)"
+            )
+        else:
+            self._say(
+                f"broker {broker} has a replica of {replica.partition} "
+                "that it should not have; it is left alone"
+            )
 
 
 def as_gone(image: ClusterImage, replica: Replica, broker: BrokerId) -> Replica | None:

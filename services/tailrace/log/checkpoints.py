@@ -57,12 +57,16 @@ class Kind(Generic[T]):
 
 
 class CleanPartition(NamedTuple):
-    """How a cleanly closed partition was left: enough to open it without reading it."""
+    """How a cleanly closed partition was left: enough to open it without reading it.
+
+    `segments_crc`: over all its segments; None in a marker of an earlier release.
+    """
 
     log_start: Offset
     log_end: Offset
     active_base: Offset
     active_size_bytes: int
+    segments_crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +236,14 @@ def _partition_line(partition: TopicPartition, *numbers: int) -> str:
     return " ".join((partition.topic, str(partition.partition), *map(str, numbers)))
 
 
-def _partition_lines_in(lines: list[str], count: int) -> dict[TopicPartition, list[int]]:
+def _partition_lines_in(
+    lines: list[str], count: int, *, optional: int = 0
+) -> dict[TopicPartition, list[int]]:
+    """Lines of a partition and some numbers; an earlier release wrote none that is `optional`."""
     found: dict[TopicPartition, list[int]] = {}
     for line in lines:
-        topic, *numbers = _words(line, count + 2)
+        is_longer = len(line.split(" ")) > count + 2
+        topic, *numbers = _words(line, count + 2 + (optional if is_longer else 0))
         problem = topic_name_problem(topic)
         if problem is not None:
             raise ValueError(problem)
@@ -355,18 +363,23 @@ def _meta_in(lines: list[str]) -> MetaProperties:
 def _clean_lines(marker: CleanShutdown) -> Iterable[str]:
     yield from _property_lines({"boot_id": marker.boot_id})
     for partition in sorted(marker.partitions):
-        yield _partition_line(partition, *marker.partitions[partition])
+        numbers = [each for each in marker.partitions[partition] if each is not None]
+        yield _partition_line(partition, *numbers)
 
 
 def _clean_in(lines: list[str]) -> CleanShutdown:
     (boot_id,) = _properties_in(lines[:1], "boot_id")
     partitions: dict[TopicPartition, CleanPartition] = {}
-    for partition, values in _partition_lines_in(lines[1:], 4).items():
-        log_start, log_end, active_base, active_size_bytes = values
+    for partition, values in _partition_lines_in(lines[1:], 4, optional=1).items():
+        log_start, log_end, active_base, active_size_bytes, *segments_crc = values
         if log_start > log_end or active_base > log_end:
             raise ValueError(f"{partition} ends at {log_end}, before it begins")
         partitions[partition] = CleanPartition(
-            Offset(log_start), Offset(log_end), Offset(active_base), active_size_bytes
+            Offset(log_start),
+            Offset(log_end),
+            Offset(active_base),
+            active_size_bytes,
+            *segments_crc,
         )
     return CleanShutdown(boot_id, partitions)
 

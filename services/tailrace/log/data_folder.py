@@ -37,6 +37,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
+from tailrace.log.continuity import segments_crc
 from tailrace.log.deletions import DeletionJournal
 from tailrace.log.facts import LogFacts
 from tailrace.log.files import Files, FolderLock
@@ -382,6 +383,7 @@ class DataFolder:
                 Offset(log.log_end),
                 Offset(active.base_offset),
                 active.size,
+                segments_crc(log.segments),
             )
         self.checkpoint()
         if self.is_boot_confirmed:

@@ -39,6 +39,7 @@ NOT_COVERED: Final = -1
 """In `covered_bytes`: the two files were saved at different moments and do not go together."""
 
 _HEADER: Final = struct.Struct("<4sHHIIqqq")
+INDEX_HEADER_BYTES: Final = _HEADER.size
 _CRC_AT: Final = 12
 _VERSION: Final = 1
 _OFFSET_MAGIC: Final = b"TRIX"
@@ -160,6 +161,21 @@ class SegmentIndex:
             second.byteswap()
         created_ms, appended_ms, covered_bytes = saved
         return created_ms, appended_ms, covered_bytes
+
+
+def last_entry_places(header: bytes) -> tuple[int, int] | None:
+    """Where in the file of an offset index its last entry stands: its offset, its position.
+
+    None where there is none. The checksum is over the whole file, so what stands there is a hint.
+    """
+    if len(header) < _HEADER.size:
+        return None
+    magic, version, _, count, *_ = _HEADER.unpack_from(header)
+    if magic != _OFFSET_MAGIC or version != _VERSION or count == 0:
+        return None
+    column_bytes = count * (OFFSET_ENTRY_BYTES // 2)
+    last = _HEADER.size + column_bytes - OFFSET_ENTRY_BYTES // 2
+    return last, last + column_bytes
 
 
 def _little_endian(column: array[int]) -> bytes:

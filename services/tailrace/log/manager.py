@@ -85,6 +85,8 @@ class LogManager:
         self.folders = [DataFolder(files, path) for path in config.log_dirs]
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.damaged: dict[TopicPartition, TailraceError] = {}
+        self.taken_back: dict[TopicPartition, OpenReport] = {}
+        """How logs that `create` found set aside were opened, for its caller to take."""
         self._folder_of: dict[TopicPartition, DataFolder] = {}
         self._placing = Lock()
         self._strays = Strays(files, lambda: self.healthy)
@@ -530,10 +532,11 @@ class LogManager:
         partition, folder = stray.partition, stray.folder
         self._strays.take_back(stray)
         try:
-            return self._open_log(folder, partition, now_ms)[0]
+            log, self.taken_back[partition] = self._open_log(folder, partition, now_ms)
         except TailraceError as error:
             self._folder_of[partition], self.damaged[partition] = folder, error
             raise
+        return log
 
     def _has_records(self, path: str) -> bool:
         return any(

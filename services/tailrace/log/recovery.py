@@ -2,11 +2,13 @@
 
 After a clean shutdown nothing is scanned: the marker says where the log ends. Otherwise what is
 below the recovery point is trusted, what is above is scanned with its checksums, and the log is
-cut at the first batch that is torn or damaged. Damage *below* the recovery point is not cut away
-silently: those records were durable and may be acknowledged, so `DamagedLog` is raised, and the
-caller repairs the replica from its leader: `accept_loss=True` verifies the whole log, cuts it at
-the damage and opens what is before. What was given up (below the log start) cannot be damaged: a
-segment that is damaged there and whole above is shortened from its front (`tailrace.log.salvage`).
+cut at the first batch that is torn or damaged. Even what is trusted must have no segment missing
+(`tailrace.log.continuity`): one that breaks off is scanned. Damage *below* the recovery point is
+not cut away silently: those records were durable and may be acknowledged, so `DamagedLog` is
+raised, and the caller repairs the replica from its leader: `accept_loss=True` verifies the whole
+log, cuts it at the damage and opens what is before. What was given up (below the log start) cannot
+be damaged: a segment that is damaged there and whole above is shortened from its front
+(`tailrace.log.salvage`).
 
 Opening is idempotent: killed at any point and started again it comes to the same log, and every
 segment that was recovered is reported by `progress`, so that a loop of crashes still advances.
@@ -32,6 +34,7 @@ from tailrace.log.checkpoints import (
     read_or_none,
     write_atomically,
 )
+from tailrace.log.continuity import first_break, segments_crc
 from tailrace.log.cuts import note_cut, noted_cut
 from tailrace.log.facts import NO_FACTS, LogFacts, known_start
 from tailrace.log.flushing import failed_sync_limit, forget_failed_sync, mark_failed_sync
@@ -100,20 +103,14 @@ def open_log(
         # Whether or not the marker still fits: all this was durable.
         recovery_point = max(recovery_point, clean.log_end)
         log_start = max(log_start, clean.log_start)
-    if clean is not None and _matches(clean, segments[-1]) and not accept_loss:
+    scan_from = opening.scan_from(segments, recovery_point, log_start, clean)
+    if clean is not None and scan_from is None:
         opening.report.clean = True
         segments[-1].next_offset = recovery_point = clean.log_end
         epochs = opening.stored_epochs(segments, up_to=recovery_point, log_start=log_start)
     else:
-        scan_from = recovery_point
-        if clean is not None:
-            opening.report.mended.append("the clean-shutdown marker does not fit: scanning")
-            scan_from = min(recovery_point, segments[-1].base_offset)
-        if accept_loss:
-            # What is below the log start was given up: damage there costs nothing.
-            scan_from = max(log_start, segments[0].base_offset)
-        recovery = _Recovery(recovery_point, scan_from, limit, log_start)
-        epochs = opening.recover(segments, recovery)
+        start = recovery_point if scan_from is None else scan_from
+        epochs = opening.recover(segments, _Recovery(recovery_point, start, limit, log_start))
     if log_start > segments[-1].next_offset:
         segments = opening.start_over(segments, log_start)
         epochs = EpochHistory()
@@ -194,6 +191,8 @@ class _Opening:
     accept_loss: bool
     progress: Callable[[int], None]
     report: OpenReport = field(init=False)
+    # Over the segments as the folder had them, to compare with the clean-shutdown marker.
+    segments_crc: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.report = OpenReport(self.partition, clean=False)
@@ -217,6 +216,7 @@ class _Opening:
         if not bases:
             return [self._new_segment(known_start)]
         segments = [self._found_segment(base) for base in bases]
+        self.segments_crc = segments_crc(segments)
         for segment, after in pairwise(segments):
             segment.next_offset = after.base_offset
         self._drop_below(segments, log_start)
@@ -246,6 +246,38 @@ class _Opening:
             return segments
         self.checkpoints.lower_recovery_point(known_start)
         return self.start_over(segments, known_start)
+
+    def scan_from(
+        self,
+        segments: list[Segment],
+        recovery_point: int,
+        log_start: int,
+        clean: CleanPartition | None,
+    ) -> int | None:
+        """From which offset on the batches have to be read; None: the marker says all there is."""
+        if self.accept_loss:
+            # What is below the log start was given up: damage there costs nothing.
+            return max(log_start, segments[0].base_offset)
+        start: int | None = recovery_point
+        if clean is not None and _matches(clean, segments[-1]):
+            start = None
+        elif clean is not None:
+            self.report.mended.append("the clean-shutdown marker does not fit: scanning")
+            start = min(recovery_point, segments[-1].base_offset)
+        if clean is not None and clean.segments_crc == self.segments_crc:
+            return start
+        # What is above is scanned anyhow, what is below was given up.
+        trusted = [
+            each
+            for each in segments
+            if each.base_offset <= recovery_point and each.next_offset > log_start
+        ]
+        broken = first_break(self.storage, trusted)
+        if broken is None:
+            return start
+        what = f"{broken.path} does not end where the next segment begins: scanning from there"
+        self.report.mended.append(what)
+        return broken.base_offset if start is None else min(start, broken.base_offset)
 
     def check_end(self, segments: list[Segment], high_watermark: int) -> int:
         """The log must not end below what was committed while it was here, however whole it is."""

@@ -20,7 +20,8 @@ from tailrace.replication.events import StoredState
 from tailrace.replication.partition import Role
 from tailrace.runtime import ThreadBlocking
 from tailrace.transport import methods
-from tailrace.transport.wire import code_name
+from tailrace.transport.wire import code_name, to_partition
+from tailrace.v1 import broker_pb2
 from tailrace.v1 import control_pb2 as pb
 from unit.broker.trio import ALL, T0, T1, TOPIC_ID, Trio, mark_deleted, simulate
 
@@ -219,6 +220,31 @@ async def test_f15_one_that_was_cut_and_restarted_before_it_had_orders_still_say
 
 
 @simulate
+async def test_f15_one_that_is_taken_back_without_its_tail_says_so(trio: Trio) -> None:
+    """Before, it said so only after the next restart: until then the cluster counted on it."""
+    await trio.start(0, 2)
+    await trio.lead(0, 0, to=(0, 2))
+    await trio.produce(acks=broker_pb2.ACKS_LEADER)
+    await trio.until(lambda: trio.hosted(2).log.log_end == 3)
+    # The third replica is in the ISR and away, so that nothing is known to be committed.
+    assert trio.hosted(2).machine.high_watermark == 0
+    last = trio.hosted(2).log.segments[0]
+    aside = pb.StopPartition(partition=to_partition(T0), topic_id=TOPIC_ID, set_aside=True)
+    response = await trio.host.channel("b2:9095").call(
+        methods.CONTROL_STOP_REPLICA,
+        pb.StopReplicaRequest(header=trio.header(2), partitions=[aside]),
+        timeout_ms=1_000,
+    )
+    assert not response.errors
+    (stray,) = trio.replicas(2)._manager.strays()
+    trio.files[2].flip_bits(last.path.replace("/t-0/", f"/{stray.name}/"), last.size - 1)
+    assert refusals((await trio.lead(0, 1, to=(2,)))[0]) == ["DAMAGED_LOG"]
+    assert trio.heard("is taken back, with 0 to 0")
+    assert refusals((await trio.lead(0, 2, isr=(0, 1), to=(0, 2)))[1]) == []
+    await trio.until(lambda: trio.hosted(2).log.log_end == 3)
+
+
+@simulate
 async def test_f15_with_flush_ack_nothing_above_the_recovery_point_counts(trio: Trio) -> None:
     await trio.start()
     await trio.lead(0, 0, config=ACK)
@@ -388,6 +414,40 @@ async def test_nobody_else_begins_before_a_deletion_that_was_given_up_on_has_end
     # What is left of it is not forgotten.
     assert not await logs.remove_discarded()
     assert not any(name.startswith("t-0") for name in files.list("/data"))
+    blocking.close()
+
+
+async def test_what_is_set_aside_is_looked_for_off_the_loop() -> None:
+    """Each stray has a note and a topic's id in files: with many the loop would stand."""
+    readers: set[threading.Thread] = set()
+
+    class Watched(SimFiles):
+        def list(self, folder: str) -> list[str]:
+            readers.add(threading.current_thread())
+            return super().list(folder)
+
+        def read(self, path: str) -> bytes:
+            readers.add(threading.current_thread())
+            return super().read(path)
+
+    manager = LogManager(
+        Watched(),
+        FolderConfig(log_dirs=("/data",)),
+        identity=Identity("cluster", BrokerId(0), "incarnation"),
+    )
+    manager.open(now_ms=1)
+    for partition in (T0, T1):
+        manager.create(partition, TOPIC_ID)
+    manager.set_aside(T0, why="a test", now_ms=1)
+    blocking = ThreadBlocking(threads_max=2)
+    logs = ReplicaLogs(
+        manager, BrokerId(0), blocking=blocking, clock=SystemClock(), say=lambda _: None
+    )
+    readers.clear()
+    assert await logs.stray(set()) == [(T1, TOPIC_ID), (T0, TOPIC_ID)]
+    assert await logs.stray({T1}) == [(T0, TOPIC_ID)]
+    assert readers
+    assert threading.current_thread() not in readers
     blocking.close()
 
 

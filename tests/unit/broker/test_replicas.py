@@ -298,8 +298,8 @@ async def test_stray_partitions_are_those_not_named(trio: Trio) -> None:
     await start(trio, 0)
     await trio.lead(0, 0, isr=(0,), replicas=(0,))
     await trio.lead(0, 0, isr=(0,), replicas=(0,), partition=T1)
-    assert trio.replicas(0).stray({T0}) == [(T1, TOPIC_ID)]
-    assert trio.replicas(0).stray({T0, T1}) == []
+    assert await trio.replicas(0).stray({T0}) == [(T1, TOPIC_ID)]
+    assert await trio.replicas(0).stray({T0, T1}) == []
 
 
 @simulate

@@ -126,7 +126,7 @@ class Cluster:
         former = self.brokers.get(number)
         broker = self.brokers[number] = FakeBroker(self, number, facts)
         if former is not None:
-            broker.replicas = dict(former.replicas)
+            broker.replicas, broker.strays = dict(former.replicas), dict(former.strays)
         await broker.process.spawn("start", broker.start())
         return broker
 
@@ -426,14 +426,15 @@ class FakeBroker:
             self.replicas[partition] = order.topic_id
         if request.full:
             self.full_orders += 1
-            for partition, topic_id in sorted(self.replicas.items()):
-                if partition not in named:
-                    response.stray.add(
-                        partition=common_pb2.TopicPartition(
-                            topic=partition.topic, partition=partition.partition
-                        ),
-                        topic_id=topic_id,
-                    )
+            unnamed = [each for each in self.replicas.items() if each[0] not in named]
+            # What is set aside is reported for as long as it is there.
+            for partition, topic_id in sorted([*unnamed, *self.strays.items()]):
+                response.stray.add(
+                    partition=common_pb2.TopicPartition(
+                        topic=partition.topic, partition=partition.partition
+                    ),
+                    topic_id=topic_id,
+                )
         return response
 
     async def stop_replica(

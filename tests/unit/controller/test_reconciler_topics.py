@@ -146,6 +146,14 @@ def test_f42_l2_replicas_of_a_topic_that_the_store_never_knew_are_set_aside() ->
         assert [each >= older for each in again.aside_at] == [True]
         assert again.deleted == []
         assert cluster.brokers[1].deleted == []
+        # It is reported for as long as it is there, and said once.
+        for _ in range(2):
+            cluster.brokers[3].kill()
+            again = await cluster.start_broker(3)
+            await cluster.until(lambda: again.full_orders > 0)  # noqa: B023
+            await asyncio.sleep(1)
+        assert again.strays == {T0: topic_id}
+        assert cluster.texts().count(f"broker 3 has a replica of {T0} of topic {topic_id}") == 1
 
     simulate(main)
 

@@ -41,7 +41,7 @@ EVENTS: Final = TopicPartition("my.events", 12)
 OFFSETS: Final = {ORDERS: Offset(7), EVENTS: Offset(2**63 - 1)}
 META: Final = MetaProperties("c-1", BrokerId(3), "inc-9", "boot-5")
 CLEAN: Final = CleanShutdown(
-    "boot-5", {ORDERS: CleanPartition(Offset(0), Offset(90), Offset(50), 4096)}
+    "boot-5", {ORDERS: CleanPartition(Offset(0), Offset(90), Offset(50), 4096, 77)}
 )
 EPOCHS: Final = EpochHistory([(1, 0), (4, 100)]).entries
 
@@ -77,7 +77,7 @@ def test_the_files_are_made_for_people_too() -> None:
         "meta-properties", "cluster_id c-1", "broker_id 3", "incarnation inc-9", "boot_id boot-5"
     )
     assert SAMPLES["clean-shutdown"] == framed(
-        "clean-shutdown", "boot_id boot-5", "orders 0 0 90 50 4096"
+        "clean-shutdown", "boot_id boot-5", "orders 0 0 90 50 4096 77"
     )
 
 
@@ -157,7 +157,7 @@ OFFSET_KIND: Final = RECOVERY_POINTS.name
         framed(META_PROPERTIES.name, "cluster_id c"),
         framed(META_PROPERTIES.name, "cluster_id c", "broker_id x", "incarnation i", "boot_id b"),
         framed(CLEAN_SHUTDOWN.name),
-        framed(CLEAN_SHUTDOWN.name, "orders 0 0 90 50 4096"),
+        framed(CLEAN_SHUTDOWN.name, "orders 0 0 90 50 4096 77"),
         framed(CLEAN_SHUTDOWN.name, "boot_id b", "orders 0 91 90 50 4096"),
         framed(CLEAN_SHUTDOWN.name, "boot_id b", "orders 0 0 90 91 4096"),
         framed(CLEAN_SHUTDOWN.name, "boot_id b", "orders 0 0 90 50"),
@@ -211,11 +211,23 @@ def test_a_file_beyond_its_limit_is_refused() -> None:
         decode(tiny(2), data)
 
 
+def test_a_marker_of_an_earlier_release_is_read() -> None:
+    """It has no checksum over the segments, and an even longer line is refused as before."""
+    head = "boot_id boot-5"
+    found = decode(CLEAN_SHUTDOWN, framed("clean-shutdown", head, "orders 0 0 90 50 4096"))
+    assert found.partitions[ORDERS] == CleanPartition(Offset(0), Offset(90), Offset(50), 4096)
+    assert found.partitions[ORDERS].segments_crc is None
+    assert decode(CLEAN_SHUTDOWN, encode(CLEAN_SHUTDOWN, found)) == found
+    with pytest.raises(CorruptCheckpoint, match="8 words"):
+        decode(CLEAN_SHUTDOWN, framed("clean-shutdown", head, "orders 0 0 90 50 4096 77 8"))
+
+
 def test_the_longest_lines_fit_the_limit() -> None:
     longest = TopicPartition("t" * 200, 2**63 - 1)
     most = Offset(2**63 - 1)
     line = encode(
-        CLEAN_SHUTDOWN, CleanShutdown("b", {longest: CleanPartition(most, most, most, most)})
+        CLEAN_SHUTDOWN,
+        CleanShutdown("b", {longest: CleanPartition(most, most, most, most, 2**32 - 1)}),
     )
     line_bytes_max = (CLEAN_SHUTDOWN.bytes_max - 256) // CLEAN_SHUTDOWN.lines_max
     assert max(map(len, line.splitlines(keepends=True))) <= line_bytes_max

@@ -402,10 +402,12 @@ def test_a_hole_in_a_log_is_not_read_as_its_end(small: LogBench, disk: SimFiles)
     for value, _ in zip(numbered(), range(12), strict=False):
         append(log, batch(value))
     small.close(log)
-    disk.cut(log.segments[1].path, 0)
-    again = small.open()
-    with pytest.raises(CorruptBatch):
-        again.read(log.segments[1].base_offset, bytes_max=100)
+    middle = small.open().segments[1]
+    disk.cut(middle.path, 0)
+    for size in (middle.size, 0):
+        middle.size = size
+        with pytest.raises(CorruptBatch):
+            middle.find(middle.base_offset, up_to=10, bytes_max=100, min_one=True)
 
 
 # By time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -196,9 +197,23 @@ def test_gap_below_the_recovery_point_of_a_closed_log(closed: Path) -> None:
     (gone, _), (after, _), *_ = batches_of(segment)[2:]
     data = segment.read_bytes()
     segment.write_bytes(data[:gone] + data[after:])
-    found = of_kind(closed, Kind.OFFSET_GAP)
-    assert found.severity is Severity.DAMAGE
-    check_unnoticed(closed, Kind.OFFSET_GAP)
+    check_refused(closed, of_kind(closed, Kind.OFFSET_GAP))
+
+
+@pytest.mark.parametrize("suffix", [".log", ""], ids=["its data", "all its files"])
+@pytest.mark.parametrize("make", [log_folders.closed_folder, log_folders.killed_folder])
+def test_a_middle_segment_that_is_gone_is_named_f43(
+    tmp_path: Path, make: Callable[[Path], Path], suffix: str
+) -> None:
+    folder = make(tmp_path / "data")
+    gone = segment_paths(folder)[1]
+    for path in gone.parent.glob(f"{gone.stem}.*"):
+        if path.name.endswith(suffix):
+            path.unlink()
+    found = of_kind(folder, Kind.OFFSET_GAP)
+    assert found.path == str(segment_paths(folder)[0])
+    assert found.recovery.first_lost == int(gone.stem)
+    check_refused(folder, found)
 
 
 def test_falling_leader_epoch(killed: Path) -> None:
