@@ -22,6 +22,7 @@ from random import Random
 from integration.cluster_harness import Cluster, listens
 from nemesis.machine import Machine
 from nemesis.plan import NETWORK, OF_DISKS, SHIMMED, Kind, Step
+from tailrace.client.asynchronous import Producer
 from tailrace.dev.processes import Life
 from tailrace.dev.state import DevError, Role
 from tailrace.errors import TailraceError
@@ -32,6 +33,7 @@ WATCH_S = 0.5
 EXIT_GRACE_S = 30.0
 CLONE_ENDS_S = 60.0
 DISK_REST_S = 10.0
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class SkippedStep(Exception):
@@ -54,7 +56,8 @@ class Injector:
 
     cluster: Cluster
     machine: Machine
-    topic: str
+    # The topics that must be well in a calm. The last one is for records of the injector's own.
+    topics: list[str]
     began: float = field(default_factory=time.monotonic)
     done: list[Done] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -327,12 +330,11 @@ class Injector:
     async def _apart(
         self, one: str, other: str, seconds: float, is_both_ways: bool, percent: int
     ) -> None:
-        host = self.machine.hosts[other]
-        self.machine.cut(one, host, is_both_ways=is_both_ways, percent=percent)
+        made = self.machine.cut(one, other, is_both_ways=is_both_ways, percent=percent)
         try:
             await asyncio.sleep(seconds)
         finally:
-            self.machine.mend(one, host, is_both_ways=is_both_ways, percent=percent)
+            self.machine.mend(made)
 
     async def _fill_disk(self, step: Step, name: str) -> str:
         free = self.machine.fill_disk(self._folder(name))
@@ -360,11 +362,14 @@ class Injector:
     async def _calm(self, step: Step) -> None:
         """Everything is healed: all must be well again within CALM_S."""
         began = self._now_s()
-        self.machine.mend_all()
         for member in self.cluster.dev.state.members:
             if self.cluster.dev.life(member) is Life.EXITED:
                 await self._start(member.name)
-        well = await self._is_whole(CALM_S) and await self._all_listen(CALM_S)
+        well = (
+            await self._is_whole(CALM_S)
+            and await self._all_listen(CALM_S)
+            and await self._acknowledges(CALM_S)
+        )
         took_s = self._now_s() - began
         self.calms_s.append(took_s)
         self._disks_taken_until = 0.0
@@ -378,9 +383,13 @@ class Injector:
         end = time.monotonic() + within_s
         while time.monotonic() < end:
             with suppress(TailraceError):
-                topic = await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000)
+                described = [
+                    await self.cluster.admin.describe_topic(topic, timeout_ms=3_000)
+                    for topic in [*self.topics, OFFSETS_TOPIC]
+                ]
                 if all(
                     each.leader >= 0 and len(each.isr) == len(each.replicas)
+                    for topic in described
                     for each in topic.partitions
                 ):
                     return True
@@ -396,11 +405,33 @@ class Injector:
             await asyncio.sleep(0.2)
         return False
 
+    async def _acknowledges(self, within_s: float) -> bool:
+        """Whether a new producer's records are acknowledged in every partition."""
+        topic = self.topics[-1]
+        with suppress(TailraceError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                partitions = (await self.cluster.admin.describe_topic(topic)).partitions
+                async with Producer(self.cluster.bootstrap) as producer:
+                    for partition in range(len(partitions)):
+                        await producer.send(topic, b"probe", partition=partition)
+                    await producer.flush()
+            return True
+        return False
+
     async def _picture(self) -> str:
-        try:
-            return str(await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000))
-        except TailraceError as error:
-            return str(error)
+        found: list[str] = []
+        for topic in [*self.topics, OFFSETS_TOPIC]:
+            try:
+                described = await self.cluster.admin.describe_topic(topic, timeout_ms=3_000)
+            except TailraceError as error:
+                found.append(f"{topic}: {error}")
+                continue
+            found += [
+                f"{topic}-{at}: {each}"
+                for at, each in enumerate(described.partitions)
+                if each.leader < 0 or len(each.isr) < len(each.replicas)
+            ]
+        return "; ".join(found)[:3_000]
 
     # Helpers.
 
@@ -417,7 +448,7 @@ class Injector:
 
     async def _leader_and_controller(self) -> list[str]:
         try:
-            names = [await self.cluster.leader(self.topic, 0), await self.cluster.controller()]
+            names = [await self.cluster.leader(self.topics[0], 0), await self.cluster.controller()]
         except TailraceError as error:
             raise SkippedStep(f"nobody says who they are: {error}") from error
         known = self._names(Role.BROKER) + self._names(Role.CONTROLLER)
