@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from struct import error as StructError  # noqa: N812 - it is a class, named like a module.
 from struct import pack_into
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -57,17 +58,46 @@ def seeds() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+@cache
+def anonymous_seeds() -> tuple[bytes, ...]:
+    """The same without producer ids: no leader refuses them for their sequences."""
+    found = []
+    for data in seeds():
+        try:
+            header = read_header(data)
+            nobody = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
+            found.append(assemble(nobody, data[HEADER_BYTES : header.length - header.padding]))
+        except (ValueError, TailraceError, StructError):
+            found.append(data)
+    return tuple(found)
+
+
+class Mutant(NamedTuple):
+    """A batch whose checksums match, whatever else is true of it, and what was done to it."""
+
+    kind: str
+    data: bytes
+
+
 def mutant(rng: random.Random) -> bytes:
     """One batch whose checksums match, whatever else is true of it."""
-    data = rng.choice(seeds())
+    return named_mutant(rng, seeds()).data
+
+
+def named_mutant(rng: random.Random, pool: Sequence[bytes]) -> Mutant:
+    """One mutant of a batch of the pool."""
+    data = rng.choice(pool)
     roll = rng.random()
     if roll < 0.1:
-        return _with_header(data, rng)
+        return Mutant("header lies", _with_header(data, rng))
     if roll < 0.25:
-        return resealed(_bent(data, rng, first=0 if rng.random() < 0.3 else HEADER_BYTES))
+        is_anywhere = rng.random() < 0.3
+        kind = "any bytes bent" if is_anywhere else "stored body bent"
+        return Mutant(kind, resealed(_bent(data, rng, first=0 if is_anywhere else HEADER_BYTES)))
+    kind = "body bent"
     if rng.random() < 0.05:
-        data = _cut(data, rng)
-    return reshaped(_bent(_unpacked(data), rng, first=HEADER_BYTES))
+        kind, data = "cut, body bent", _cut(data, rng)
+    return Mutant(kind, reshaped(_bent(_unpacked(data), rng, first=HEADER_BYTES)))
 
 
 def _unpacked(data: bytes) -> bytes:

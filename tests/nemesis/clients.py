@@ -157,10 +157,14 @@ class Clients:
         return found
 
     async def _read_all(self, partition: int) -> list[Seen]:
-        found = await self.cluster.admin.list_offsets(self.topic)
-        end = found[partition].offset
         seen: list[Seen] = []
         keys: dict[bytes, bytes] = {}
+        try:
+            found = await self.cluster.admin.list_offsets(self.topic, partitions=[partition])
+        except TailraceError as error:
+            self.observed.problems.append(f"partition {partition} cannot be read: {error}")
+            return seen
+        end = found[partition].offset
         if not end:
             return seen
         place = TopicPartition(self.topic, partition)

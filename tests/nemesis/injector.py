@@ -8,6 +8,7 @@ Processes that end unasked are started again, as an operator would, and told of.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import shutil
 import signal
@@ -242,7 +243,7 @@ class Injector:
         """Remove, cut, flip or replace by an older copy one file of a broker that was killed."""
         await self._claim_disks()
         data, before = self._folder(name) / "data", self._folder(name) / "before"
-        _copy_moving(data, before)
+        self._copy_before(data, before)
         await asyncio.sleep(step.seconds)
         await self.cluster.kill(name)
         rng = Random(step.amount)
@@ -257,7 +258,7 @@ class Injector:
         """A broker that was killed returns with its data as they were before."""
         await self._claim_disks()
         data, before = self._folder(name) / "data", self._folder(name) / "before"
-        _copy_moving(data, before)
+        self._copy_before(data, before)
         await asyncio.sleep(step.seconds)
         await self.cluster.kill(name)
         shutil.rmtree(data)
@@ -268,7 +269,7 @@ class Injector:
     async def _clone(self, step: Step, name: str) -> str:
         """A second process with a copy of a live folder must end by itself, and do no harm."""
         copy = self._folder(name) / "clone"
-        _copy_moving(self._folder(name) / "data", copy)
+        self._copy_before(self._folder(name) / "data", copy)
         (copy / ".lock").unlink(missing_ok=True)
         config = self._folder(name) / "clone.properties"
         own = {"listeners", "link.listeners", "control.listeners", "metrics.listeners", "log.dirs"}
@@ -302,6 +303,16 @@ class Injector:
         finally:
             self.machine.disturb(name)
         return "EIO"
+
+    @staticmethod
+    def _copy_before(data: Path, copy: Path) -> None:
+        try:
+            _copy_moving(data, copy)
+        except OSError as error:
+            shutil.rmtree(copy, ignore_errors=True)
+            if error.errno != errno.ENOSPC:
+                raise
+            raise SkippedStep("its disk is full") from error
 
     async def _claim_disks(self) -> None:
         """One disk at a time may lose something, and only while every replica is in sync."""
