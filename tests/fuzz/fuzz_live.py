@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ from fuzz.mutants import anonymous_seeds, named_mutant, seeds
 from integration.cluster_harness import Cluster, connected, start, stop
 from tailrace.client.reader import PartitionReader
 from tailrace.clock import SystemClock
+from tailrace.dev.cluster import DevCluster
 from tailrace.dev.processes import Life
 from tailrace.errors import TailraceError
 from tailrace.model import TopicPartition
@@ -512,10 +514,7 @@ async def _held_ms(cluster: Cluster, channel: Any, topic: str, entry: Entry) -> 
 
 def _look_at_processes(cluster: Cluster, report: Report) -> None:
     """Nobody has died or written a trace; where loops stood for longer than they may."""
-    for member in cluster.dev.state.members:
-        if cluster.dev.life(member) is Life.EXITED:
-            words = cluster.dev.last_words(member.name)
-            report.problems.append(f"{member.name} has died: {words}")
+    _look_at_deaths(cluster.dev, report)
     stalls: Counter[str] = Counter()
     for name, text in _logs(cluster).items():
         lines = text.splitlines()
@@ -525,6 +524,12 @@ def _look_at_processes(cluster: Cluster, report: Report) -> None:
             if line.startswith("Traceback"):
                 report.problems.append(f"{name} wrote a trace: {lines[at : at + 40]}"[:2_000])
     report.stalls = dict(stalls)
+
+
+def _look_at_deaths(dev: DevCluster, report: Report) -> None:
+    for member in dev.state.members:
+        if dev.life(member) is Life.EXITED:
+            report.problems.append(f"{member.name} has died: {dev.last_words(member.name)}")
 
 
 def _place_of(line: str, after: list[str]) -> str:
@@ -565,7 +570,7 @@ def lines(report: Report) -> list[str]:
     return found
 
 
-async def _run(arguments: argparse.Namespace, dev: Any, report: Report) -> None:
+async def _run(arguments: argparse.Namespace, dev: DevCluster, report: Report) -> None:
     async with connected(dev) as cluster:
         await fuzzed(cluster, arguments, report, lambda line: print(line, file=sys.stderr))
 
@@ -578,6 +583,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="a new one if not given")
     parser.add_argument("--spark", action="store_true", help="a real Spark job at the end")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--keep", default="", help="copy everything here if there is a problem")
     parser.add_argument("--folder", default=None, help="make the cluster below this folder")
     arguments = parser.parse_args()
     if arguments.seed is None:
@@ -597,8 +603,13 @@ def main() -> int:
         )
         try:
             asyncio.run(_run(arguments, dev, report))
+        except* (TailraceError, OSError) as group:
+            report.problems += [f"ended early: {each!r}" for each in group.exceptions]
+            _look_at_deaths(dev, report)
         finally:
             stop(dev)
+            if report.problems and arguments.keep:
+                shutil.copytree(folder, arguments.keep, dirs_exist_ok=True)
     report.seconds = time.monotonic() - began
     if arguments.json:
         print(json.dumps({**asdict(report), "mutants": report.mutants}))
