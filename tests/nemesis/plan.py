@@ -76,9 +76,6 @@ OF_BROKERS = frozenset(
         *(Kind.CUT_STORE, Kind.FILE, Kind.OLD_FOLDER, Kind.CLONE, Kind.SYNC_ERROR),
     }
 )
-# Those after which a replica may lack what it had: one broker at a time.
-OF_DISKS = frozenset({Kind.WIPE, Kind.FILE, Kind.OLD_FOLDER, Kind.SYNC_ERROR})
-
 ETCD = "etcd"
 # How many of the faults that could hit any service hit a broker.
 BROKER_SHARE = 0.75
