@@ -264,7 +264,8 @@ class Maker:
         for _ in range(self._rng.choice((1, 1, 2, 5))):
             number = next(self._numbers)
             values.append(b"good %d of %s" % (number, topic.encode()))
-            builder.append(values[-1], b"key %d" % number, int(time.time() * 1_000))
+            # No mutant has such a key: else compaction may prefer it.
+            builder.append(values[-1], b"good key %d" % number, int(time.time() * 1_000))
         return GOOD_KIND, tuple(values), builder.build()
 
 
@@ -274,7 +275,7 @@ async def fuzzed(
     """All rounds; gives the topics that were filled."""
     topics: list[str] = []
     ends: dict[tuple[str, int], Sight] = {}
-    began, left, number = time.monotonic(), arguments.batches, 0
+    began, left, number, told = time.monotonic(), arguments.batches, 0, 0
     while left > 0 and (not arguments.seconds or time.monotonic() - began < arguments.seconds):
         size = min(left, arguments.round)
         ledger = Ledger()
@@ -293,6 +294,9 @@ async def fuzzed(
             f"({size / sent_s:.0f}/s), {sum(each.accepted for each in report.fates.values())} "
             f"batches stored, {len(report.problems)} problems"
         )
+        for problem in report.problems[told:]:
+            say(f"PROBLEM: {problem}")
+        told = len(report.problems)
     if arguments.spark:
         await _by_spark(cluster, topics, ends, report)
     return topics
