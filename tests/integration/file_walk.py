@@ -29,6 +29,7 @@ from tailrace.dev.processes import Life
 from tailrace.dev.state import DevError
 from tailrace.errors import TailraceError
 
+TOPIC = "walk"
 VICTIM = "broker-2"
 OTHERS = ("broker-1", "broker-3")
 SEGMENT_BYTES = 16_384
@@ -37,6 +38,9 @@ VALUE = Random(43).randbytes(200)
 HALF = 200
 FLUSH_EVERY = 20
 SETTLE_S = 45.0
+REPLICAS = 3
+# Topics that are read side by side.
+READERS = 12
 READ_S = 8.0
 CHECKPOINT_S = 6.0
 
@@ -94,7 +98,8 @@ class Outcome:
     """What came of one case. `told`: who says that something is wrong, and what."""
 
     case: Case
-    topic: str = ""
+    # Of TOPIC.
+    partition: int = -1
     acked: int = 0
     read: int = 0
     # Empty: the file was not there, or was no other before.
@@ -156,8 +161,8 @@ class Walk:
     def data(self) -> Path:
         return data_folder(self.dev, VICTIM)
 
-    async def write(self, topics: Sequence[str], first: int) -> None:
-        """HALF records to each topic, numbers as keys, all of them acknowledged."""
+    async def write(self, partitions: Sequence[int], first: int) -> None:
+        """HALF records to each, numbers as keys, all of them acknowledged."""
         producer = ProducerCore(
             self.cluster.bootstrap,
             ProducerSettings(),
@@ -167,8 +172,8 @@ class Walk:
         )
         try:
             for number in range(first, first + HALF):
-                for topic in topics:
-                    await producer.send(topic, VALUE, key=b"%d" % number, partition=0)
+                for partition in partitions:
+                    await producer.send(TOPIC, VALUE, key=b"%d" % number, partition=partition)
                 if number % FLUSH_EVERY == FLUSH_EVERY - 1:
                     await producer.flush()
         finally:
@@ -200,13 +205,13 @@ class Walk:
             return f"{name} does not start: {self.dev.last_words(name)}"
         return ""
 
-    async def settle(self, topics: Sequence[str], within_s: float = SETTLE_S) -> None:
+    async def settle(self, partitions: Sequence[int], within_s: float = SETTLE_S) -> None:
         """Wait until all are in sync, or nothing changes any more."""
         end, before, since = time.monotonic() + within_s, "", time.monotonic()
         while time.monotonic() < end:
-            described = await self._described(topics)
+            described = await self._described(partitions)
             states = [(each.leader, each.isr) for each in described.values()]
-            if all(leader >= 0 and len(isr) == 3 for leader, isr in states):
+            if states and all(leader >= 0 and len(isr) == REPLICAS for leader, isr in states):
                 return
             if str(states) != before:
                 before, since = str(states), time.monotonic()
@@ -216,36 +221,39 @@ class Walk:
 
     async def judge(self, outcomes: Sequence[Outcome], log_from: int) -> None:
         """Read everything, and gather who says what; `log_from`: where the victim's log began."""
-        described = await self._described([each.topic for each in outcomes])
+        described = await self._described([each.partition for each in outcomes])
         text = self.dev.log_path(VICTIM).read_text(errors="replace")[log_from:]
+        led = [each for each in outcomes if _leads(described.get(each.partition))]
+        for at in range(0, len(led), READERS):
+            counts = await asyncio.gather(*(self._read(each) for each in led[at : at + READERS]))
+            for outcome, count in zip(led[at : at + READERS], counts, strict=True):
+                outcome.read = count
         for outcome in outcomes:
-            partition = described.get(outcome.topic)
-            if partition is None or partition.leader < 0:
+            partition = described.get(outcome.partition)
+            if not _leads(partition):
                 outcome.told.append("describe: no leader, the partition waits")
-            else:
-                outcome.read = max(outcome.read, await self._read(outcome))
             if partition is not None and partition.loss:
                 outcome.told.append(f"describe: loss: {partition.loss}")
-            if partition is not None and partition.leader >= 0 and len(partition.isr) < 3:
+            if partition is not None and partition.leader >= 0 and len(partition.isr) < REPLICAS:
                 outcome.told.append(f"describe: ISR {list(partition.isr)}")
-            outcome.told += _said(text, outcome.topic)
+            outcome.told += _said(text, outcome.partition)
 
-    async def _described(self, topics: Sequence[str]) -> dict[str, PartitionState]:
-        found = {}
-        for topic in topics:
-            with suppress(TailraceError):
-                described = await self.cluster.admin.describe_topic(topic, timeout_ms=5_000)
-                one = described.partitions[0]
-                found[topic] = PartitionState(leader=one.leader, isr=one.isr, loss=one.loss)
-        return found
+    async def _described(self, partitions: Sequence[int]) -> dict[int, PartitionState]:
+        with suppress(TailraceError):
+            found = (await self.cluster.admin.describe_topic(TOPIC, timeout_ms=5_000)).partitions
+            return {
+                at: PartitionState(leader=found[at].leader, isr=found[at].isr, loss=found[at].loss)
+                for at in partitions
+            }
+        return {}
 
     async def _read(self, outcome: Outcome) -> int:
         """How many of the acknowledged records are there, each at its place."""
         count = 0
         reader = PartitionReader(
             self.cluster.bootstrap,
-            outcome.topic,
-            0,
+            TOPIC,
+            outcome.partition,
             network=self.cluster.network,
             clock=SystemClock(),
             rng=Random(),
@@ -280,46 +288,35 @@ class PartitionState:
 class PartitionWalk(Walk):
     """All files of partitions at once: a topic for each case, one restart for all."""
 
-    async def topics_for(self, cases: Sequence[Case]) -> list[Outcome]:
-        """Make topics until the victim leads one for each case that wants it, and no other."""
-        left = list(cases)
-        outcomes: list[Outcome] = []
-        number = 0
-        while left:
-            topic, number = f"walk-{number}", number + 1
-            described = await self.cluster.admin.create_topic(
-                topic,
-                partitions=1,
-                replication_factor=3,
-                config={"segment.bytes": str(SEGMENT_BYTES), "min.insync.replicas": "1"},
-            )
-            leads = described.partitions[0].replicas[0] == int(VICTIM[-1])
-            fits = next((each for each in left if (each.role is Role.FOLLOWER) != leads), None)
-            if fits is None:
-                continue
-            left.remove(fits)
-            outcomes.append(Outcome(case=fits, topic=topic))
-        for outcome in outcomes:
-            await self.cluster.until_well(outcome.topic)
-        return outcomes
+    async def outcomes_of(self, cases: Sequence[Case]) -> list[Outcome]:
+        """Make the topic, and give each case a partition that the victim leads or follows in."""
+        await make_topic(self.cluster, 3 * len(cases))
+        described = (await self.cluster.admin.describe_topic(TOPIC)).partitions
+        by_role: dict[bool, list[int]] = {True: [], False: []}
+        for at, each in enumerate(described):
+            by_role[each.leader == int(VICTIM[-1])].append(at)
+        return [
+            Outcome(case=each, partition=by_role[each.role is not Role.FOLLOWER].pop(0))
+            for each in cases
+        ]
 
     async def of_one_in_three(self, cases: Sequence[Case], death: signal.Signals) -> list[Outcome]:
         """The victim leads some and follows in others; the others live on."""
-        outcomes = await self.topics_for(cases)
-        topics = [each.topic for each in outcomes]
-        await self.write(topics, 0)
+        outcomes = await self.outcomes_of(cases)
+        partitions = [each.partition for each in outcomes]
+        await self.write(partitions, 0)
         await self.take_copy()
-        await self.write(topics, HALF)
+        await self.write(partitions, HALF)
         await asyncio.sleep(CHECKPOINT_S)
         await self.end(VICTIM, by=death)
         log_from = self.damage(outcomes, acked=2 * HALF)
         assert not await self.start(VICTIM)
-        await self.settle(topics)
+        await self.settle(partitions)
         # Whoever is in sync has everything: let the victim alone serve it.
         await self.judge(outcomes, log_from)
         whole = [each for each in outcomes if not each.told or each.read >= each.acked]
         await self.end(*OTHERS, by=signal.SIGKILL)
-        await self.until_led_by_victim([each.topic for each in whole])
+        await self.until_led_by_victim([each.partition for each in whole])
         for each in outcomes:
             each.read = 0
         await self.judge(outcomes, log_from)
@@ -327,13 +324,13 @@ class PartitionWalk(Walk):
 
     async def of_the_last(self, cases: Sequence[Case], death: signal.Signals) -> list[Outcome]:
         """The victim alone has the second half, dies, and comes back first."""
-        outcomes = await self.topics_for(cases)
-        topics = [each.topic for each in outcomes]
-        await self.write(topics, 0)
+        outcomes = await self.outcomes_of(cases)
+        partitions = [each.partition for each in outcomes]
+        await self.write(partitions, 0)
         await self.take_copy()
         await self.end(*OTHERS, by=signal.SIGTERM)
-        await self.until_led_by_victim(topics)
-        await self.write(topics, HALF)
+        await self.until_led_by_victim(partitions)
+        await self.write(partitions, HALF)
         await asyncio.sleep(CHECKPOINT_S)
         await self.end(VICTIM, by=death)
         log_from = self.damage(outcomes, acked=2 * HALF)
@@ -341,7 +338,7 @@ class PartitionWalk(Walk):
         await asyncio.sleep(3)
         for name in OTHERS:
             assert not await self.start(name)
-        await self.settle(topics)
+        await self.settle(partitions)
         await self.judge(outcomes, log_from)
         return outcomes
 
@@ -349,7 +346,7 @@ class PartitionWalk(Walk):
         """Hurt one file of each topic's replica; gives where the victim's log ends."""
         for outcome in outcomes:
             pattern, which = OF_PARTITIONS[outcome.case.kind]
-            folder = self.data / f"{outcome.topic}-0"
+            folder = self.data / f"{TOPIC}-{outcome.partition}"
             files = sorted(folder.glob(pattern))
             path = files[which] if -len(files) <= which < len(files) else None
             older = self.copy / path.relative_to(self.data) if path else None
@@ -357,51 +354,52 @@ class PartitionWalk(Walk):
             outcome.acked = acked
         return len(self.dev.log_path(VICTIM).read_text(errors="replace"))
 
-    async def until_led_by_victim(self, topics: Sequence[str]) -> None:
+    async def until_led_by_victim(self, partitions: Sequence[int]) -> None:
         end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:
-            described = await self._described(topics)
-            if all(each.leader == int(VICTIM[-1]) for each in described.values()):
+            described = await self._described(partitions)
+            leaders = {each.leader for each in described.values()}
+            if leaders == {int(VICTIM[-1])}:
                 return
             await asyncio.sleep(0.2)
 
 
 class FolderWalk(Walk):
-    """Files of the folder, one after the other: two topics, one that the victim leads."""
+    """Files of the folder, one after the other: three partitions, one that the victim leads."""
 
-    async def run(
-        self, cases: Sequence[Case], topics: Sequence[str], death: signal.Signals
-    ) -> list[Outcome]:
-        """`topics` are well, the first is led by the victim; records are added in each case."""
+    async def run(self, cases: Sequence[Case], death: signal.Signals) -> list[Outcome]:
+        """Records are added in each case."""
+        await make_topic(self.cluster, REPLICAS)
+        partitions = range(REPLICAS)
         outcomes: list[Outcome] = []
         acked = 0
         for case in cases:
-            await self.write(topics, acked)
+            await self.write(partitions, acked)
             acked += HALF
             await self.take_copy()
             if case.role is Role.LAST:
                 await self.end(*OTHERS, by=signal.SIGTERM)
-            await self.write(topics, acked)
+            await self.write(partitions, acked)
             acked += HALF
             await asyncio.sleep(CHECKPOINT_S)
-            outcomes += await self._one(case, topics, acked, death)
+            outcomes += await self._one(case, partitions, acked, death)
         return outcomes
 
     async def _one(
-        self, case: Case, topics: Sequence[str], acked: int, death: signal.Signals
+        self, case: Case, partitions: Sequence[int], acked: int, death: signal.Signals
     ) -> list[Outcome]:
         await self.end(VICTIM, by=death)
         path = self.data / case.kind
         right = path.read_bytes() if path.exists() else None
         data, log_from = self.data, len(self.dev.log_path(VICTIM).read_text(errors="replace"))
         done = hurt(path, self.copy / case.kind, case.fault, self.rng)
-        found = [Outcome(case=case, topic=topic, acked=acked, done=done) for topic in topics]
+        found = [Outcome(case=case, partition=each, acked=acked, done=done) for each in partitions]
         problem = await self.start(VICTIM)
         await asyncio.sleep(3)
         if case.role is Role.LAST:
             for name in OTHERS:
                 assert not await self.start(name)
-        await self.settle(topics)
+        await self.settle(partitions)
         await self.judge(found, log_from)
         for each in found:
             each.told += [problem] if problem else []
@@ -409,12 +407,25 @@ class FolderWalk(Walk):
             # Somebody puts right what they were told of.
             (data / case.kind).write_bytes(right)
             assert not await self.start(VICTIM)
-        for topic in topics:
-            await self.cluster.until_well(topic)
+        await self.cluster.until_well(TOPIC)
         return found
 
 
-def _said(text: str, topic: str) -> list[str]:
+async def make_topic(cluster: Cluster, partitions: int) -> None:
+    await cluster.admin.create_topic(
+        TOPIC,
+        partitions=partitions,
+        replication_factor=REPLICAS,
+        config={"segment.bytes": str(SEGMENT_BYTES), "min.insync.replicas": "1"},
+    )
+    await cluster.until_well(TOPIC)
+
+
+def _leads(state: PartitionState | None) -> bool:
+    return state is not None and state.leader >= 0
+
+
+def _said(text: str, partition: int) -> list[str]:
     """Lines of a log that say of a topic, or of its folder, that something is wrong."""
     words = (
         "damage",
@@ -426,7 +437,7 @@ def _said(text: str, topic: str) -> list[str]:
         "is committed",
         "filled",
     )
-    lines = [line for line in text.splitlines() if f"{topic}-0" in line]
+    lines = [line for line in text.splitlines() if f"{TOPIC}-{partition}" in line]
     return [f"log: {_text_of(line)}" for line in lines if any(word in line for word in words)]
 
 

@@ -232,13 +232,4 @@ async def test_f43_every_file_of_the_folder(dev: DevCluster, death: signal.Signa
     """The victim leads the first topic and follows in the second."""
     async with connected(dev) as cluster:
         walk = FolderWalk(dev, cluster, Random(43), dev.folder / "before")
-        topics = [
-            each.topic
-            for each in await PartitionWalk(dev, cluster, Random(43), walk.copy).topics_for(
-                [
-                    Case(kind="first .log", fault=Fault.CUT, role=role)
-                    for role in (Role.LEADER, Role.FOLLOWER)
-                ]
-            )
-        ]
-        _judged(await walk.run(OF_THE_FOLDER, topics, death))
+        _judged(await walk.run(OF_THE_FOLDER, death))
