@@ -177,9 +177,18 @@ bench-metrics: $(V1)  ## measure what metrics cost: counters, a scrape of 1,000 
 bench-counting: $(V1)  ## what counting costs brokers under load: they switch it on and off all the time (SECONDS=300)
 	PYTHONPATH=services:tests timeout 1800 $(BIN)/python tests/bench/bench_counting.py $(if $(filter command environment,$(origin SECONDS)),--seconds $(SECONDS))
 
-fuzz: $(V1)  ## feed broken bytes to the batch reader and to both ends of HTTP/2 (SECONDS=600 for longer)
+fuzz: $(V1)  ## feed broken bytes to the batch reader, both ends of HTTP/2 and a real cluster (SECONDS=600 for longer)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_batch.py --seconds $(SECONDS)
 	PYTHONPATH=services:tests $(BIN)/python tests/fuzz/fuzz_http2.py --seconds $(SECONDS)
+	$(FUZZ_LIVE) --seconds $(SECONDS)
+
+.PHONY: fuzz-live
+# How many mutants `make fuzz-live` sends; LIVE has further options, "--spark --json" or so.
+BATCHES ?= 1000000
+LIVE ?= --spark
+FUZZ_LIVE := PYTHONPATH=services:spark-jobs:tests $(BIN)/python tests/fuzz/fuzz_live.py
+fuzz-live: $(V1)  ## send mutated batches to a real cluster and read them back with every reader (BATCHES=1000000 SEED=7)
+	$(FUZZ_LIVE) --batches $(BATCHES) $(if $(SEED),--seed $(SEED)) $(LIVE)
 
 nemesis: $(V1)  ## random mixes of faults on real processes under a checked load (MINUTES=10 SEED=7)
 	PYTHONPATH=tests $(BIN)/python tests/nemesis/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

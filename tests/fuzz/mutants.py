@@ -2,7 +2,8 @@
 
 A mutant starts from a good batch that a client could send; some of its numbers or bytes are
 changed, and sizes and checksums are made to match again. `read_by_all` reads a batch in each way in
-which a program can get at it: rows, Arrow batches, records of a view, and the columns for Spark.
+which a program can get at it: rows, Arrow batches, records of a view, the columns for Spark, and
+what compaction asks of them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from collections.abc import Sequence
 from functools import cache
 from struct import error as StructError  # noqa: N812 - it is a class, named like a module.
 from struct import pack_into
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from fuzz.batches import attacks, resealed, reshaped, samples
 from tailrace.client.fetch_plan import Fetched
 from tailrace.client.records import rows_of, table_of
 from tailrace.errors import CorruptBatch, InvariantViolation, TailraceError
+from tailrace.log.cleaning.survivors import KeyMap, kept_rows, row_bytes, tombstones
 from tailrace.model import TopicPartition
+from tailrace.record.body import Array
 from tailrace.record.build import BatchBuilder
 from tailrace.record.codec import Compression
 from tailrace.record.header import HEADER_BYTES, BatchHeader, assemble, read_header
@@ -57,17 +62,46 @@ def seeds() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+@cache
+def anonymous_seeds() -> tuple[bytes, ...]:
+    """The same without producer ids: no leader refuses them for their sequences."""
+    found = []
+    for data in seeds():
+        try:
+            header = read_header(data)
+            nobody = header._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
+            found.append(assemble(nobody, data[HEADER_BYTES : header.length - header.padding]))
+        except (ValueError, TailraceError, StructError):
+            found.append(data)
+    return tuple(found)
+
+
+class Mutant(NamedTuple):
+    """A batch whose checksums match, whatever else is true of it, and what was done to it."""
+
+    kind: str
+    data: bytes
+
+
 def mutant(rng: random.Random) -> bytes:
     """One batch whose checksums match, whatever else is true of it."""
-    data = rng.choice(seeds())
+    return named_mutant(rng, seeds()).data
+
+
+def named_mutant(rng: random.Random, pool: Sequence[bytes]) -> Mutant:
+    """One mutant of a batch of the pool."""
+    data = rng.choice(pool)
     roll = rng.random()
     if roll < 0.1:
-        return _with_header(data, rng)
+        return Mutant("header lies", _with_header(data, rng))
     if roll < 0.25:
-        return resealed(_bent(data, rng, first=0 if rng.random() < 0.3 else HEADER_BYTES))
+        is_anywhere = rng.random() < 0.3
+        kind = "any bytes bent" if is_anywhere else "stored body bent"
+        return Mutant(kind, resealed(_bent(data, rng, first=0 if is_anywhere else HEADER_BYTES)))
+    kind = "body bent"
     if rng.random() < 0.05:
-        data = _cut(data, rng)
-    return reshaped(_bent(_unpacked(data), rng, first=HEADER_BYTES))
+        kind, data = "cut, body bent", _cut(data, rng)
+    return Mutant(kind, reshaped(_bent(_unpacked(data), rng, first=HEADER_BYTES)))
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -141,6 +175,7 @@ def read_by_all(data: bytes) -> int:
     if len(records) != count or [tuple(each)[2:] for each in rows] != [tuple(e) for e in records]:
         raise InvariantViolation("rows and records of a view are not the same")
     _spark(data, header, count)
+    _compact(data, header)
     return count
 
 
@@ -163,6 +198,22 @@ def _spark(data: bytes, header: BatchHeader, count: int) -> None:
         if found is not None:
             found.validate(full=True)
             found.to_pylist()
+
+
+def _compact(data: bytes, header: BatchHeader) -> None:
+    """What compaction asks of the columns of a batch."""
+    columns = BatchView(data).record_batch()
+    if not columns.num_rows:
+        return
+    keys: Array = columns.column("key")
+    offsets = np.arange(header.base_offset, header.base_offset + columns.num_rows)
+    key_map = KeyMap(limit_bytes=1 << 20)
+    key_map.offer(keys, offsets)
+    column, last = pa.chunked_array([keys]), key_map.last_offsets()
+    kept_rows(column, offsets, last, dirty_from=0, covered_to=header.next_offset)
+    tombstones(column, pa.chunked_array([columns.column("value")]))
+    if row_bytes(columns).min() < 0:
+        raise InvariantViolation("compaction finds rows of less than nothing")
 
 
 def _compare(who: str, count: int, found: pa.RecordBatch | None) -> None:

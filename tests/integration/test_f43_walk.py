@@ -14,6 +14,16 @@ from random import Random
 import pytest
 
 from integration.cluster_harness import Cluster, connected, eventually, start, stop
+from integration.file_walk import (
+    OF_FOLDERS,
+    OF_PARTITIONS,
+    Case,
+    Fault,
+    FolderWalk,
+    Outcome,
+    PartitionWalk,
+    Role,
+)
 from tailrace.client.operations import LeaderChoice
 from tailrace.client.producer import ProducerCore
 from tailrace.client.settings import ProducerSettings
@@ -192,3 +202,60 @@ async def test_f44_l4_an_older_copy_does_not_lead_over_what_others_know(dev: Dev
         ends = await log_ends(cluster)
         assert {log_end for _, log_end in ends.values()} == {2_000}
         assert (await cluster.admin.describe_topic(TOPIC)).partitions[0].loss
+
+
+ONE_IN_THREE = [
+    Case(kind=kind, fault=fault, role=role)
+    for kind in OF_PARTITIONS
+    for fault in Fault
+    for role in (Role.LEADER, Role.FOLLOWER)
+]
+LAST_IN_SYNC = [
+    Case(kind=kind, fault=fault, role=Role.LAST) for kind in OF_PARTITIONS for fault in Fault
+]
+OF_THE_FOLDER = [
+    Case(kind=kind, fault=fault, role=role)
+    for role in (Role.LEADER, Role.LAST)
+    for kind in OF_FOLDERS
+    for fault in Fault
+]
+
+
+def _judged(outcomes: list[Outcome]) -> None:
+    print("\n" + "\n".join(each.row() for each in outcomes))
+    done = [each for each in outcomes if each.done]
+    assert [each.row() for each in done if each.is_silent_loss] == []
+    # Something was done to files of every kind: else nothing was shown.
+    assert {each.case.kind for each in done} >= {each.case.kind for each in outcomes} - {
+        "clean-shutdown"
+    }
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+async def test_f43_every_file_of_partitions_of_leaders_and_followers(
+    dev: DevCluster, death: signal.Signals
+) -> None:
+    async with connected(dev) as cluster:
+        walk = PartitionWalk(dev, cluster, Random(43), dev.folder / "before")
+        _judged(await walk.of_one_in_three(ONE_IN_THREE, death))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+async def test_f43_every_file_of_partitions_of_the_last_in_sync(
+    dev: DevCluster, death: signal.Signals
+) -> None:
+    async with connected(dev) as cluster:
+        walk = PartitionWalk(dev, cluster, Random(43), dev.folder / "before")
+        _judged(await walk.of_the_last(LAST_IN_SYNC, death))
+
+
+@pytest.mark.by_hand
+@pytest.mark.timeout(3_000)
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+async def test_f43_every_file_of_the_folder(dev: DevCluster, death: signal.Signals) -> None:
+    """The victim leads the first topic and follows in the second."""
+    async with connected(dev) as cluster:
+        walk = FolderWalk(dev, cluster, Random(43), dev.folder / "before")
+        _judged(await walk.run(OF_THE_FOLDER, death))

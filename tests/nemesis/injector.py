@@ -8,6 +8,7 @@ Processes that end unasked are started again, as an operator would, and told of.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import shutil
 import signal
@@ -21,7 +22,8 @@ from random import Random
 
 from integration.cluster_harness import Cluster, listens
 from nemesis.machine import Machine
-from nemesis.plan import NETWORK, OF_DISKS, SHIMMED, Kind, Step
+from nemesis.plan import NETWORK, SHIMMED, Kind, Step
+from tailrace.client.asynchronous import Producer
 from tailrace.dev.processes import Life
 from tailrace.dev.state import DevError, Role
 from tailrace.errors import TailraceError
@@ -31,7 +33,10 @@ WIPE_WAITS_S = 30.0
 WATCH_S = 0.5
 EXIT_GRACE_S = 30.0
 CLONE_ENDS_S = 60.0
+# Within this time everybody has heard of what was written to the store, and noted it.
+SEEN_S = 5.0
 DISK_REST_S = 10.0
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class SkippedStep(Exception):
@@ -54,7 +59,8 @@ class Injector:
 
     cluster: Cluster
     machine: Machine
-    topic: str
+    # The topics that must be well in a calm. The last one is for records of the injector's own.
+    topics: list[str]
     began: float = field(default_factory=time.monotonic)
     done: list[Done] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -64,6 +70,8 @@ class Injector:
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Until when no other disk may lose something (monotonic).
     _disks_taken_until: float = 0.0
+    # The step that has taken the disks.
+    _claimant: Step | None = None
 
     async def run(self, steps: Iterable[Step]) -> None:
         """Do the steps at their times, side by side; a calm waits for all before it."""
@@ -113,8 +121,9 @@ class Injector:
         except (DevError, TailraceError, OSError) as error:
             done.result = f"failed: {type(error).__name__}: {error}"
             self.problems.append(f"{step.kind} of {step.target}: {done.result}")
-        if step.kind in OF_DISKS and not done.result.startswith("skipped"):
+        if self._claimant is step:
             # By then the cluster has noticed, and says whether all are in sync again.
+            self._claimant = None
             self._disks_taken_until = time.monotonic() + DISK_REST_S
         done.ended_s = self._now_s()
 
@@ -188,7 +197,7 @@ class Injector:
 
     async def _wipe(self, step: Step, name: str) -> str:
         """Only with a copy of all on every disk, and never two at a time."""
-        await self._claim_disks()
+        await self._claim_disks(step)
         await self.cluster.kill(name)
         shutil.rmtree(self._folder(name) / "data")
         await asyncio.sleep(step.seconds)
@@ -199,37 +208,64 @@ class Injector:
 
     async def _lose_store(self, step: Step, name: str) -> str:
         """The store comes back without anything in it, and later as it was."""
+        await self._claim_disks(step)
         await self.cluster.kill(name)
         data, right = self._folder(name) / "data", self._folder(name) / "right"
         data.rename(right)
         await self._live_with_store(step, name)
-        await self.cluster.kill(name)
-        shutil.rmtree(data)
-        right.rename(data)
-        await self._start(name)
-        return "empty, then as it was"
+        believers = await self._believers()
+        await self._put_right_store_back(name)
+        return f"empty, then as it was; believed by {', '.join(believers) or 'nobody'}"
 
     async def _roll_store_back(self, step: Step, name: str) -> str:
-        """The store comes back as it was a while ago, and later as it was."""
+        """The store comes back as it was a while ago, and later as it was.
+
+        Everybody has seen something newer: who has not cannot tell, and is not to blame.
+        """
+        await self._claim_disks(step)
         data, right = self._folder(name) / "data", self._folder(name) / "right"
         old = self._folder(name) / "old"
         await self.cluster.kill(name)
         shutil.copytree(data, old)
         await self._live_with_store(step, name)
-        # Something must have changed since, or there is nothing that it can be behind of.
-        with suppress(TailraceError):
+        try:
+            topic = f"since-{self._now_s():.0f}"
             await self.cluster.admin.create_topic(
-                f"since-{self._now_s():.0f}", partitions=1, replication_factor=3, timeout_ms=6_000
+                topic, partitions=1, replication_factor=3, timeout_ms=6_000
             )
+            is_seen = await self._is_whole(WIPE_WAITS_S, [topic])
+        except TailraceError:
+            is_seen = False
+        if not is_seen:
+            shutil.rmtree(old)
+            raise SkippedStep("not every broker has seen something newer")
+        await asyncio.sleep(SEEN_S)
         await self.cluster.kill(name)
         data.rename(right)
         old.rename(data)
         await self._live_with_store(step, name)
+        believers = await self._believers()
+        await self._put_right_store_back(name)
+        return f"older, then as it was; believed by {', '.join(believers) or 'nobody'}"
+
+    async def _put_right_store_back(self, name: str) -> None:
         await self.cluster.kill(name)
+        data, right = self._folder(name) / "data", self._folder(name) / "right"
         shutil.rmtree(data)
         right.rename(data)
         await self._start(name)
-        return "older, then as it was"
+
+    async def _believers(self) -> list[str]:
+        """Brokers that ran before the store was swapped and say that they believe it."""
+        found: list[str] = []
+        for name in self._names(Role.BROKER):
+            member = self.cluster.dev.state.member(name)
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(3):
+                    page = await scraped(member.host, member.metrics_port)
+                if "\ntailrace_store_distrusted 0" in page:
+                    found.append(name)
+        return found
 
     async def _live_with_store(self, step: Step, name: str) -> None:
         await self._start(name)
@@ -237,9 +273,9 @@ class Injector:
 
     async def _damage_file(self, step: Step, name: str) -> str:
         """Remove, cut, flip or replace by an older copy one file of a broker that was killed."""
-        await self._claim_disks()
+        await self._claim_disks(step)
         data, before = self._folder(name) / "data", self._folder(name) / "before"
-        _copy_moving(data, before)
+        self._copy_before(data, before)
         await asyncio.sleep(step.seconds)
         await self.cluster.kill(name)
         rng = Random(step.amount)
@@ -252,9 +288,9 @@ class Injector:
 
     async def _put_back_folder(self, step: Step, name: str) -> str:
         """A broker that was killed returns with its data as they were before."""
-        await self._claim_disks()
+        await self._claim_disks(step)
         data, before = self._folder(name) / "data", self._folder(name) / "before"
-        _copy_moving(data, before)
+        self._copy_before(data, before)
         await asyncio.sleep(step.seconds)
         await self.cluster.kill(name)
         shutil.rmtree(data)
@@ -265,7 +301,7 @@ class Injector:
     async def _clone(self, step: Step, name: str) -> str:
         """A second process with a copy of a live folder must end by itself, and do no harm."""
         copy = self._folder(name) / "clone"
-        _copy_moving(self._folder(name) / "data", copy)
+        self._copy_before(self._folder(name) / "data", copy)
         (copy / ".lock").unlink(missing_ok=True)
         config = self._folder(name) / "clone.properties"
         own = {"listeners", "link.listeners", "control.listeners", "metrics.listeners", "log.dirs"}
@@ -292,7 +328,7 @@ class Injector:
         return "refused" if "runs already" in text else f"ended: {text[-200:]}"
 
     async def _fail_syncs(self, step: Step, name: str) -> str:
-        await self._claim_disks()
+        await self._claim_disks(step)
         self.machine.disturb(name, syncs_fail=True)
         try:
             await asyncio.sleep(step.seconds)
@@ -300,13 +336,23 @@ class Injector:
             self.machine.disturb(name)
         return "EIO"
 
-    async def _claim_disks(self) -> None:
+    @staticmethod
+    def _copy_before(data: Path, copy: Path) -> None:
+        try:
+            _copy_moving(data, copy)
+        except OSError as error:
+            shutil.rmtree(copy, ignore_errors=True)
+            if error.errno != errno.ENOSPC:
+                raise
+            raise SkippedStep("its disk is full") from error
+
+    async def _claim_disks(self, step: Step) -> None:
         """One disk at a time may lose something, and only while every replica is in sync."""
         if time.monotonic() < self._disks_taken_until:
             raise SkippedStep("another disk is being filled again")
         self._disks_taken_until = math.inf
+        self._claimant = step
         if not await self._is_whole(WIPE_WAITS_S):
-            self._disks_taken_until = 0.0
             raise SkippedStep("not every replica is in sync")
 
     # The network, the disk, the clock.
@@ -327,12 +373,11 @@ class Injector:
     async def _apart(
         self, one: str, other: str, seconds: float, is_both_ways: bool, percent: int
     ) -> None:
-        host = self.machine.hosts[other]
-        self.machine.cut(one, host, is_both_ways=is_both_ways, percent=percent)
+        made = self.machine.cut(one, other, is_both_ways=is_both_ways, percent=percent)
         try:
             await asyncio.sleep(seconds)
         finally:
-            self.machine.mend(one, host, is_both_ways=is_both_ways, percent=percent)
+            self.machine.mend(made)
 
     async def _fill_disk(self, step: Step, name: str) -> str:
         free = self.machine.fill_disk(self._folder(name))
@@ -360,27 +405,36 @@ class Injector:
     async def _calm(self, step: Step) -> None:
         """Everything is healed: all must be well again within CALM_S."""
         began = self._now_s()
-        self.machine.mend_all()
         for member in self.cluster.dev.state.members:
             if self.cluster.dev.life(member) is Life.EXITED:
                 await self._start(member.name)
-        well = await self._is_whole(CALM_S) and await self._all_listen(CALM_S)
+        well = (
+            await self._is_whole(CALM_S)
+            and await self._all_listen(CALM_S)
+            and await self._acknowledges(CALM_S)
+        )
         took_s = self._now_s() - began
         self.calms_s.append(took_s)
+        kinds = [f"{each.step.kind}: {each.result}" for each in self.done[-1:]]
+        print(f"{began:7.0f} s  calm after {took_s:.1f} s, last {kinds}", file=sys.stderr)
         self._disks_taken_until = 0.0
         text = f"well after {took_s:.1f} s" if well else f"NOT WELL after {took_s:.0f} s"
         self.done.append(Done(step, began, self._now_s(), text))
         if not well:
             self.problems.append(f"calm at {began:.0f} s: {text}: {await self._picture()}")
 
-    async def _is_whole(self, within_s: float) -> bool:
+    async def _is_whole(self, within_s: float, topics: Iterable[str] = ()) -> bool:
         """Whether every partition has a leader and every replica is in sync, soon."""
         end = time.monotonic() + within_s
         while time.monotonic() < end:
             with suppress(TailraceError):
-                topic = await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000)
+                described = [
+                    await self.cluster.admin.describe_topic(topic, timeout_ms=3_000)
+                    for topic in [*self.topics, OFFSETS_TOPIC, *topics]
+                ]
                 if all(
                     each.leader >= 0 and len(each.isr) == len(each.replicas)
+                    for topic in described
                     for each in topic.partitions
                 ):
                     return True
@@ -396,11 +450,33 @@ class Injector:
             await asyncio.sleep(0.2)
         return False
 
+    async def _acknowledges(self, within_s: float) -> bool:
+        """Whether a new producer's records are acknowledged in every partition."""
+        topic = self.topics[-1]
+        with suppress(TailraceError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                partitions = (await self.cluster.admin.describe_topic(topic)).partitions
+                async with Producer(self.cluster.bootstrap) as producer:
+                    for partition in range(len(partitions)):
+                        await producer.send(topic, b"probe", partition=partition)
+                    await producer.flush()
+            return True
+        return False
+
     async def _picture(self) -> str:
-        try:
-            return str(await self.cluster.admin.describe_topic(self.topic, timeout_ms=3_000))
-        except TailraceError as error:
-            return str(error)
+        found: list[str] = []
+        for topic in [*self.topics, OFFSETS_TOPIC]:
+            try:
+                described = await self.cluster.admin.describe_topic(topic, timeout_ms=3_000)
+            except TailraceError as error:
+                found.append(f"{topic}: {error}")
+                continue
+            found += [
+                f"{topic}-{at}: {each}"
+                for at, each in enumerate(described.partitions)
+                if each.leader < 0 or len(each.isr) < len(each.replicas)
+            ]
+        return "; ".join(found)[:3_000]
 
     # Helpers.
 
@@ -417,7 +493,7 @@ class Injector:
 
     async def _leader_and_controller(self) -> list[str]:
         try:
-            names = [await self.cluster.leader(self.topic, 0), await self.cluster.controller()]
+            names = [await self.cluster.leader(self.topics[0], 0), await self.cluster.controller()]
         except TailraceError as error:
             raise SkippedStep(f"nobody says who they are: {error}") from error
         known = self._names(Role.BROKER) + self._names(Role.CONTROLLER)
@@ -446,6 +522,16 @@ class Injector:
 
     def _names(self, role: Role) -> list[str]:
         return [each.name for each in self.cluster.dev.state.members if each.role is role]
+
+
+async def scraped(host: str, port: int) -> str:
+    """A page of metrics."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(b"GET /metrics HTTP/1.0\r\nHost: nemesis\r\n\r\n")
+        return (await reader.read(-1)).decode(errors="replace")
+    finally:
+        writer.close()
 
 
 def _part(kind: Kind) -> str:

@@ -1,97 +1,144 @@
 """What the machine lends to a nemesis: networks of their own, small disks, false clocks.
 
 All of it needs root and some parts of the kernel; `Machine.missing` says plainly what is not there.
-Everything is made inside of private network and mount namespaces, which end with this process.
+Everything is made inside of private network, mount and process namespaces. They end with this
+process, however it ends: no process, mount, namespace or veth pair of a run is ever left behind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from nemesis.network import Impairment, Rooms
 from nemesis.plan import NETWORK, SHIMMED, WEIGHTS, Kind
+from tailrace.meta.embedded import ETCD_VARIABLE, find_etcd
 
 INSIDE = "NEMESIS_INSIDE"
-HUB, ETCD_HOST = "10.77.0.1", "10.77.0.2"
-DISK_BYTES = 768 << 20
+FOLDER_PREFIX = "tailrace-nemesis-"
+LOCK = "nemesis.lock"
+ETCD = "etcd"
+DISK_BYTES = 1 << 30
 FILLER = "filler"
 _CONTROL = struct.Struct("=qqqq")
 
 
 def enter_private_namespaces() -> str:
     """Start this program anew in namespaces of its own; returns why not when that cannot be."""
-    command = ["unshare", "--net", "--mount", "--propagation", "private"]
+    own = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = ["unshare", *own, "--propagation", "private"]
     problem = ""
     if os.environ.get(INSIDE):
-        pass
+        # The first process of a namespace hears of no signal that it has no handler for.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     elif os.geteuid() != 0:
         problem = "not root"
+    elif not shutil.which("ip") or not shutil.which("tc"):
+        problem = "no ip and tc (Debian: iproute2)"
     elif not shutil.which("unshare") or not _works(*command, "true"):
-        problem = "no network and mount namespaces can be made (unshare)"
+        problem = "no private namespaces can be made (unshare)"
     else:
         os.environ[INSIDE] = "1"
         os.execvp(command[0], [*command, sys.executable, *sys.argv])
     return problem
 
 
-class Machine:
-    """The rooms, disks and clocks of the processes with these names."""
+@contextmanager
+def run_folder(kept: str) -> Iterator[Path]:
+    """A folder for one run, gone after it; folders of runs that died are removed first."""
+    if kept:
+        Path(kept).mkdir(parents=True, exist_ok=True)
+        yield Path(kept)
+        return
+    for stale in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        if _is_left_behind(stale):
+            shutil.rmtree(stale, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(
+            # A report of ten minutes must not be lost to a disk that is busy yet.
+            prefix=FOLDER_PREFIX,
+            ignore_cleanup_errors=True,
+        ) as temporary,
+        (Path(temporary) / LOCK).open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(temporary)
 
-    def __init__(self, folder: Path, names: Sequence[str], private: str) -> None:
+
+def _is_left_behind(folder: Path) -> bool:
+    """Whether the run that made the folder is dead: it holds a lock as long as it lives."""
+    try:
+        with (folder / LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class Machine:
+    """The rooms, disks and clocks of the services and clients with these names, and of etcd."""
+
+    def __init__(
+        self, folder: Path, services: Sequence[str], clients: Sequence[str], private: str
+    ) -> None:
         self.missing: dict[str, str] = {}
         self.hosts: dict[str, str] = {}
         self._folder = folder
-        self._tag = f"nemesis{os.getpid()}"
-        self._rooms: list[str] = []
+        self._shimmed = frozenset(services)
+        self._rooms: Rooms | None = None
         self._shim: Path | None = None
-        self._is_private = not private
-        self._has_filter = shutil.which("iptables") is not None
         if private:
             self.missing["network cuts, loss, flaps, full disks"] = private
         else:
-            self._make_rooms(names)
-            if not self._has_filter:
-                self.missing["network cuts, loss, flaps"] = "no iptables (Debian: iptables)"
-            self.missing["packet delay by netem"] = _netem_problem()
+            self._rooms = Rooms([*services, ETCD, *clients])
+            self.hosts = dict(self._rooms.hosts)
+            self._put_etcd_in_its_room()
+            if self._rooms.missing:
+                self.missing["network cuts, loss, flaps"] = self._rooms.missing
         self._make_shim()
 
     @property
     def kinds(self) -> list[Kind]:
         """The faults that can be done here."""
         kinds = list(WEIGHTS)
-        if not self.hosts or not self._has_filter:
+        if self._rooms is None or self._rooms.missing:
             kinds = [each for each in kinds if each not in NETWORK]
-        if not self._is_private:
+        if self._rooms is None:
             kinds.remove(Kind.DISK_FULL)
         return kinds if self._shim else [each for each in kinds if each not in SHIMMED]
 
     def command_for(self, name: str, command: list[str]) -> list[str]:
-        prefix: list[str] = []
-        if name in self._rooms:
-            prefix += ["ip", "netns", "exec", self._room(name)]
-        if self._shim is not None:
+        inside = self._rooms.command_for(name, []) if self._rooms else []
+        if self._shim is not None and name in self._shimmed:
             control = self._control(name)
             if not control.exists():
                 control.write_bytes(bytes(_CONTROL.size))
-            prefix += ["env", f"LD_PRELOAD={self._shim}", f"NEMESIS_CONTROL={control}"]
-        return [*prefix, *command]
+            inside += ["env", f"LD_PRELOAD={self._shim}", f"NEMESIS_CONTROL={control}"]
+        return [*inside, *command]
 
     def close(self) -> None:
-        for name in self._rooms:
-            _run("ip", "netns", "del", self._room(name))
+        if self._rooms is not None:
+            self._rooms.close()
 
     # Disks.
 
     def make_disk(self, folder: Path) -> None:
         """Give a broker's folder a small disk of its own."""
-        if self._is_private:
+        if self._rooms is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "nemesis", str(folder))
+            options = f"size={DISK_BYTES}"
+            _run("mount", "-t", "tmpfs", "-o", options, "nemesis", str(folder))
 
     @staticmethod
     def fill_disk(folder: Path) -> int:
@@ -126,58 +173,34 @@ class Machine:
 
     # Networks.
 
-    def cut(self, name: str, host: str, *, is_both_ways: bool, percent: int = 100) -> None:
-        """`name` hears nothing more (or not all) of a host, and tells it nothing if both ways."""
-        self._rule("-I", name, host, is_both_ways=is_both_ways, percent=percent)
+    def cut(
+        self, name: str, peer: str, *, is_both_ways: bool, percent: int = 100
+    ) -> list[Impairment]:
+        """`name` hears nothing more (or not all) of a peer, and tells it nothing if both ways."""
+        assert self._rooms is not None
+        made = [self._rooms.impair(name, peer, is_incoming=True, percent=percent)]
+        if is_both_ways:
+            made.append(self._rooms.impair(name, peer, is_incoming=False, percent=percent))
+        return made
 
-    def mend(self, name: str, host: str, *, is_both_ways: bool, percent: int = 100) -> None:
-        self._rule("-D", name, host, is_both_ways=is_both_ways, percent=percent)
-
-    def mend_all(self) -> None:
-        for name in self._rooms if self._has_filter else ():
-            self._in_room(name, "iptables", "-F")
+    def mend(self, impairments: Sequence[Impairment]) -> None:
+        assert self._rooms is not None
+        for each in impairments:
+            self._rooms.mend(each)
 
     # The parts of the above.
-
-    def _rule(self, action: str, name: str, host: str, *, is_both_ways: bool, percent: int) -> None:
-        chance = ["-m", "statistic", "--mode", "random", "--probability", str(percent / 100)]
-        drop = [*(chance if percent < 100 else []), "-j", "DROP"]
-        self._in_room(name, "iptables", "-w", action, "INPUT", "-s", host, *drop)
-        if is_both_ways:
-            self._in_room(name, "iptables", "-w", action, "OUTPUT", "-d", host, *drop)
-
-    def _in_room(self, name: str, *command: str) -> None:
-        _run("ip", "netns", "exec", self._room(name), *command)
-
-    def _room(self, name: str) -> str:
-        return f"{self._tag}-{name}"
 
     def _control(self, name: str) -> Path:
         return self._folder / f"{name}.control"
 
-    def _make_rooms(self, names: Sequence[str]) -> None:
-        for command in (
-            "link set lo up",
-            "link add hub type bridge",
-            f"addr add {HUB}/24 dev hub",
-            f"addr add {ETCD_HOST}/24 dev hub",
-            "link set hub up",
-        ):
-            _run("ip", *command.split())
-        for number, name in enumerate(names):
-            room, host = self._room(name), f"10.77.0.{10 + number}"
-            for command in (
-                f"netns add {room}",
-                f"link add v{number} type veth peer name eth0 netns {room}",
-                f"link set v{number} master hub up",
-                f"-n {room} addr add {host}/24 dev eth0",
-                f"-n {room} link set eth0 up",
-                f"-n {room} link set lo up",
-            ):
-                _run("ip", *command.split())
-            self._rooms.append(name)
-            self.hosts[name] = host
-        self.hosts["etcd"] = ETCD_HOST
+    def _put_etcd_in_its_room(self) -> None:
+        """A script that runs etcd there is what the cluster takes for etcd."""
+        assert self._rooms is not None
+        script = self._folder / "etcd-in-its-room"
+        command = shlex.join(self._rooms.command_for(ETCD, [str(find_etcd())]))
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        script.chmod(0o755)
+        os.environ[ETCD_VARIABLE] = str(script)
 
     def _make_shim(self) -> None:
         compiler = shutil.which("gcc") or shutil.which("cc")
@@ -191,13 +214,6 @@ class Machine:
             self.missing["slow disks, clock steps"] = "the shim does not compile"
         else:
             self._shim = target
-
-
-def _netem_problem() -> str:
-    if _works("tc", "qdisc", "add", "dev", "hub", "root", "netem", "delay", "1ms"):
-        _run("tc", "qdisc", "del", "dev", "hub", "root")
-        return "not used: cuts, loss and flaps delay packets by retransmission"
-    return "the kernel has no netem; loss and flaps delay packets by retransmission"
 
 
 def _write_until_full(descriptor: int) -> None:

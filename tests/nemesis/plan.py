@@ -50,8 +50,8 @@ WEIGHTS: dict[Kind, tuple[int, float, float]] = {
     Kind.BOTH: (2, 0.5, 5.0),
     Kind.ETCD_KILL: (2, 0.5, 15.0),
     Kind.ETCD_STOP: (2, 0.5, 12.0),
-    Kind.ETCD_LOST: (2, 3.0, 15.0),
-    Kind.ETCD_OLD: (2, 3.0, 15.0),
+    Kind.ETCD_LOST: (4, 3.0, 15.0),
+    Kind.ETCD_OLD: (4, 3.0, 15.0),
     Kind.WIPE: (2, 0.2, 4.0),
     Kind.FILE: (4, 0.5, 4.0),
     Kind.OLD_FOLDER: (2, 1.0, 6.0),
@@ -76,9 +76,9 @@ OF_BROKERS = frozenset(
         *(Kind.CUT_STORE, Kind.FILE, Kind.OLD_FOLDER, Kind.CLONE, Kind.SYNC_ERROR),
     }
 )
-# Those after which a replica may lack what it had: one broker at a time.
-OF_DISKS = frozenset({Kind.WIPE, Kind.FILE, Kind.OLD_FOLDER, Kind.SYNC_ERROR})
-
+ETCD = "etcd"
+# How many of the faults that could hit any service hit a broker.
+BROKER_SHARE = 0.75
 GAP_S = 3.0
 ROUND_S = 45.0
 CLOCK_STEP_MAX_MS = 2 * 60 * 60 * 1000
@@ -97,14 +97,17 @@ class Step:
     amount: int = 0
 
 
-def plan(
-    seed: int,
-    seconds: float,
-    *,
-    brokers: Sequence[str],
-    controllers: Sequence[str],
-    kinds: Sequence[Kind],
-) -> list[Step]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """The names of all processes that a plan may hurt; clients only lose their network."""
+
+    brokers: Sequence[str]
+    controllers: Sequence[str]
+    coordinators: Sequence[str] = ()
+    clients: Sequence[str] = ()
+
+
+def plan(seed: int, seconds: float, *, processes: Processes, kinds: Sequence[Kind]) -> list[Step]:
     """The steps of a run, in order; the last one is a calm."""
     rng = Random(f"nemesis {seed}")
     weights = [WEIGHTS[kind][0] for kind in kinds]
@@ -122,7 +125,7 @@ def plan(
         _, shortest, longest = WEIGHTS[kind]
         # Most are short, some last beyond every lease.
         lasts_s = shortest + (longest - shortest) * rng.random() ** 2
-        target = _target(kind, brokers, controllers, rng)
+        target = _target(kind, processes, rng)
         steps.append(
             Step(round(now_s, 2), kind, target, round(lasts_s, 2), amount=_amount(kind, rng))
         )
@@ -130,19 +133,32 @@ def plan(
     return steps
 
 
-def _target(kind: Kind, brokers: Sequence[str], controllers: Sequence[str], rng: Random) -> str:
+def _target(kind: Kind, processes: Processes, rng: Random) -> str:
     if kind in OF_ETCD:
-        return "etcd"
+        return ETCD
     if kind is Kind.BOTH:
         return "leader of partition 0"
     if kind in NETWORK and kind is not Kind.CUT_STORE:
-        one = rng.choice(brokers)
-        # Twice the brokers: what goes on between them matters most.
-        others = [each for each in (*brokers, *controllers, *brokers) if each != one]
-        return f"{one}|{rng.choice(others)}"
-    if kind in OF_BROKERS or rng.random() < 0.75:
-        return rng.choice(brokers)
-    return rng.choice(controllers)
+        return "|".join(_pair(processes, rng))
+    if kind in OF_BROKERS or rng.random() < BROKER_SHARE:
+        return rng.choice(processes.brokers)
+    return rng.choice([*processes.controllers, *processes.coordinators])
+
+
+def _pair(processes: Processes, rng: Random) -> list[str]:
+    """Any two that talk to each other; what goes on between brokers matters most."""
+    others = [*processes.controllers, *processes.coordinators, *processes.clients, ETCD]
+    if rng.random() < BROKER_SHARE:
+        one = rng.choice(processes.brokers)
+        rest = [each for each in (*processes.brokers, *others, *processes.brokers) if each != one]
+        pair = [one, rng.choice(rest)]
+    else:
+        services = [each for each in others if each not in processes.clients]
+        one = rng.choice(services)
+        pair = [one, rng.choice([each for each in others if each != one])]
+    # Of a one-way cut the first one hears nothing: either may be it.
+    rng.shuffle(pair)
+    return pair
 
 
 def _amount(kind: Kind, rng: Random) -> int:

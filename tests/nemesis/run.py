@@ -15,21 +15,25 @@ import asyncio
 import json
 import random
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from integration.cluster_harness import connected, stop
+from nemesis.clients import Clients
 from nemesis.injector import Injector
-from nemesis.machine import Machine, enter_private_namespaces
-from nemesis.plan import Kind, Step, plan
+from nemesis.machine import Machine, enter_private_namespaces, run_folder
+from nemesis.plan import Kind, Processes, Step, plan
 from nemesis.verdict import Verdict
-from nemesis.workload import Pause, Workload
+from nemesis.workload import Pause
 from tailrace.dev.cluster import DevCluster, Plan
 
-BROKERS, CONTROLLERS, PARTITIONS = 3, 2, 4
+BROKERS, CONTROLLERS, COORDINATORS, CLIENTS = 3, 2, 2, 3
+PARTITIONS = 4
 TOPIC = "nemesis"
+# Written to by the nemesis itself, to see that records are acknowledged again.
+PROBE = "probe"
 LEASE_MS = 3_000
 
 
@@ -45,10 +49,13 @@ class Report:
     acknowledged: int
     failed: int
     stored: int
+    processed: int
     pauses: list[Pause]
     calms_s: list[float]
     unasked: list[str]
     problems: list[str]
+    # How many of each kind of wrong: lost, twice, disordered and so on.
+    wrong: dict[str, int]
     violations: list[str]
 
     @property
@@ -69,13 +76,9 @@ def main() -> int:
         arguments.seed = random.randrange(1_000_000)
         sys.argv += ["--seed", str(arguments.seed)]
     private = enter_private_namespaces()
-    with tempfile.TemporaryDirectory(
-        # A report of ten minutes must not be lost to a disk that is busy yet.
-        prefix="tailrace-nemesis-",
-        ignore_cleanup_errors=True,
-    ) as temporary:
-        folder = Path(arguments.keep or temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    if private:
+        print(f"nemesis: {private}: no network faults, no full disks", file=sys.stderr)
+    with run_folder(arguments.keep) as folder:
         report = prepared(folder, arguments, private)
     if report is None:
         return 0
@@ -89,76 +92,92 @@ def main() -> int:
 
 def prepared(folder: Path, arguments: argparse.Namespace, private: str) -> Report | None:
     """Set everything up, run, take it down."""
-    brokers = [f"broker-{number + 1}" for number in range(BROKERS)]
-    controllers = [f"controller-{number + 1}" for number in range(CONTROLLERS)]
-    machine = Machine(folder, [*brokers, *controllers], private)
+    processes = Processes(
+        brokers=_named("broker", BROKERS),
+        controllers=_named("controller", CONTROLLERS),
+        coordinators=_named("coordinator", COORDINATORS),
+        clients=_named("client", CLIENTS),
+    )
+    services = [*processes.brokers, *processes.controllers, *processes.coordinators]
+    machine = Machine(folder, services, processes.clients, private)
     try:
         kinds = [each for each in machine.kinds if each.value in (arguments.only or list(Kind))]
-        steps = plan(
-            arguments.seed,
-            arguments.minutes * 60,
-            brokers=brokers,
-            controllers=controllers,
-            kinds=kinds,
-        )
+        steps = plan(arguments.seed, arguments.minutes * 60, processes=processes, kinds=kinds)
         if arguments.plan:
             print("\n".join(planned_line(step) for step in steps))
             return None
-        for name in brokers:
+        for name in processes.brokers:
             machine.make_disk(folder / "cluster" / name)
         dev = DevCluster(folder / "cluster", hosts=machine.hosts, command_for=machine.command_for)
-        lease = {"broker.lease.ttl.ms": str(LEASE_MS)}
-        asyncio.run(
-            dev.up(
-                Plan(
-                    brokers=BROKERS,
-                    controllers=CONTROLLERS,
-                    broker_settings=lease,
-                    controller_settings=lease,
-                    etcd_fsync=False,
-                )
-            )
-        )
+        asyncio.run(dev.up(_cluster()))
         try:
-            return asyncio.run(played(dev, machine, steps, arguments))
+            return asyncio.run(played(dev, machine, processes, steps, arguments))
         finally:
             stop(dev)
     finally:
         machine.close()
 
 
+def _named(what: str, count: int) -> list[str]:
+    return [f"{what}-{number + 1}" for number in range(count)]
+
+
+def _cluster() -> Plan:
+    lease = {"broker.lease.ttl.ms": str(LEASE_MS)}
+    return Plan(
+        brokers=BROKERS,
+        controllers=CONTROLLERS,
+        coordinators=COORDINATORS,
+        broker_settings=lease,
+        controller_settings=lease,
+        etcd_fsync=False,
+    )
+
+
 async def played(
-    dev: DevCluster, machine: Machine, steps: list[Step], arguments: argparse.Namespace
+    dev: DevCluster,
+    machine: Machine,
+    processes: Processes,
+    steps: list[Step],
+    arguments: argparse.Namespace,
 ) -> Report:
     async with connected(dev) as cluster:
-        await cluster.admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        load = Workload(cluster, TOPIC, PARTITIONS)
-        injector = Injector(cluster, machine, TOPIC)
-        loading = asyncio.ensure_future(load.run())
+        for topic, partitions in ((TOPIC, PARTITIONS), (PROBE, PARTITIONS)):
+            await cluster.admin.create_topic(topic, partitions=partitions, replication_factor=3)
+        clients = Clients(
+            cluster, TOPIC, PARTITIONS, processes.clients, dev.folder, machine.command_for
+        )
+        injector = Injector(cluster, machine, [TOPIC, PROBE])
+        await clients.start()
         watching = asyncio.ensure_future(injector.watch())
+        acting = asyncio.ensure_future(injector.run(steps))
+        ending = asyncio.ensure_future(clients.ended())
         try:
-            acting = asyncio.ensure_future(injector.run(steps))
-            await asyncio.wait([acting, loading, watching], return_when=asyncio.FIRST_COMPLETED)
-            for task in (acting, loading, watching):
+            await asyncio.wait([acting, ending, watching], return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                injector.problems.append(ending.result())
+            for task in (acting, watching):
                 if task.done():
                     task.result()
-            verdict, stored = await load.finish()
+            verdict = await clients.finish()
         finally:
-            for task in (loading, watching):
-                task.cancel()
+            waiting: tuple[asyncio.Future[Any], ...] = (acting, ending, watching)
+            for each in waiting:
+                each.cancel()
                 with suppress(asyncio.CancelledError):
-                    await task
-    return reported(arguments, machine, injector, load, verdict, stored)
+                    await each
+            await clients.close()
+    return reported(arguments, machine, injector, clients, verdict)
 
 
 def reported(
     arguments: argparse.Namespace,
     machine: Machine,
     injector: Injector,
-    load: Workload,
+    clients: Clients,
     verdict: Verdict,
-    stored: int,
 ) -> Report:
+    seen = clients.observed
     return Report(
         seed=arguments.seed,
         minutes=arguments.minutes,
@@ -172,14 +191,16 @@ def reported(
             }
             for each in injector.done
         ],
-        sent=sum(load.sent.values()),
-        acknowledged=len(load.acked),
-        failed=len(load.failures),
-        stored=stored,
-        pauses=load.pauses(),
+        sent=sum(seen.sent.values()),
+        acknowledged=len(seen.acked),
+        failed=len(seen.failures),
+        stored=clients.stored,
+        processed=sum(map(len, seen.processed.values())),
+        pauses=clients.pauses(injector.began * 1_000),
         calms_s=[round(each, 1) for each in injector.calms_s],
         unasked=injector.unasked,
-        problems=[*injector.problems, *load.problems, *load.failures[:20]],
+        problems=[*injector.problems, *seen.problems, *seen.failures[:20]],
+        wrong={name: len(found) for name, found in asdict(verdict).items()},
         violations=verdict.lines(),
     )
 
@@ -199,13 +220,16 @@ def lines(report: Report) -> list[str]:
     found.append("faults: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     found.append(
         f"records: {report.sent} sent, {report.acknowledged} acknowledged, {report.failed} failed, "
-        f"{report.stored} stored"
+        f"{report.stored} stored, {report.processed} processed by the group"
     )
     found.append("longest waits of a producer:")
     found += [
-        f"  {pause.ms / 1000:6.2f} s from {pause.at_s:.1f} s on, partition {pause.partition}"
+        f"  {pause.ms / 1000:6.2f} s from {pause.from_ms / 1000:.1f} s on, "
+        f"partition {pause.partition}"
         for pause in report.pauses
     ]
+    found.append("rounds: " + ", ".join(f"well after {each} s" for each in report.calms_s))
+    found.append("wrong: " + ", ".join(f"{count} {name}" for name, count in report.wrong.items()))
     found += [f"ended unasked: {each}" for each in report.unasked]
     found += [f"PROBLEM: {each}" for each in report.problems]
     found += [f"VIOLATION: {each}" for each in report.violations]

@@ -40,6 +40,7 @@ class Verdict:
     unsent: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)
+    group: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
@@ -106,3 +107,32 @@ def _judge_live(
             now = final[at] if at < len(final) else "nothing"
             verdict.live.append(f"partition {partition}: {each} was read live, now there is {now}")
             return
+
+
+def judge_group(
+    ends: Mapping[int, int],
+    committed: Mapping[int, int],
+    told: Mapping[int, int],
+    processed: Mapping[int, Sequence[int]],
+) -> list[str]:
+    """What is wrong with a group whose members process each record before they commit.
+
+    `told` are the highest positions whose commit was acknowledged. The group got through all there
+    is, no acknowledged position was forgotten, and no record was passed over.
+    """
+    found: list[str] = []
+    for partition, end in ends.items():
+        position = committed.get(partition, 0)
+        if position < told.get(partition, 0):
+            found.append(f"partition {partition}: back at {position}, told {told[partition]}")
+        if position < end:
+            found.append(f"partition {partition}: stands at {position} of {end}")
+        if position > end:
+            found.append(f"partition {partition}: stands at {position}, beyond the end {end}")
+        missed = sorted(set(range(min(position, end))) - set(processed.get(partition, ())))
+        if missed:
+            found.append(
+                f"partition {partition}: {len(missed)} records were passed over, the first at "
+                f"{missed[0]}"
+            )
+    return found

@@ -27,7 +27,13 @@ from tailrace.broker.replicas import Replicas
 from tailrace.broker.settings import BrokerSettings
 from tailrace.broker.upkeep import CleaningQueue, Pace
 from tailrace.clock import Clock, TrustedTime
-from tailrace.errors import DamagedLog, InvariantViolation, TailraceError
+from tailrace.errors import (
+    BatchFault,
+    CorruptBatch,
+    DamagedLog,
+    InvariantViolation,
+    TailraceError,
+)
 from tailrace.log.cleaning.cleanable import Dirtiness
 from tailrace.log.cleaning.compaction import (
     CompactionReport,
@@ -266,8 +272,9 @@ class Housekeeping:
         except asyncio.CancelledError:
             work.discard()
             raise
-        except (OSError, TailraceError) as error:
-            cause = error
+        except (OSError, TailraceError, ValueError) as error:
+            # ValueError is what Arrow and numpy say of bytes: the logs of others are compacted.
+            cause = _told(error)
             failure = await self._blocking.run(lambda: fail_compaction(log, work, cause))
             if isinstance(failure, DamagedLog) and self._replicas.damaged(hosted, failure):
                 return None
@@ -328,6 +335,14 @@ class Housekeeping:
 
     def _cleaned_to(self, hosted: Hosted) -> int:
         return int(self._manager.cleaned_to(hosted.partition))
+
+
+def _told(error: OSError | TailraceError | ValueError) -> OSError | TailraceError:
+    if isinstance(error, ValueError):
+        told = CorruptBatch(BatchFault.BAD_BODY, f"compaction: {error}")
+        told.__cause__ = error
+        return told
+    return error
 
 
 def _learn_ages(segments: list[Segment]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+import pytest
+
 from simulation.loop import LoopClock
 from tailrace.broker.hosted import Hosted, StopOrder
 from tailrace.broker.housekeeping import STEP_BYTES, Housekeeping
+from tailrace.log.cleaning.compaction import CompactionWork
 from tailrace.record.build import BatchBuilder
 from tailrace.record.view import BatchView
 from tailrace.v1 import broker_pb2
@@ -230,6 +233,28 @@ async def test_a_disk_that_fails_makes_compaction_wait(trio: Trio) -> None:
     assert not (await trio.produce(keyed(("k0", "still")))).error
     await trio.until(lambda: trio.heard("compacted to offset"))
     assert keeping.passes >= 2
+
+
+@simulate
+async def test_bytes_that_nobody_foresaw_stop_one_compaction_and_no_broker(trio: Trio) -> None:
+    """Arrow and numpy raise ValueError: once that ended the broker, and again at each start."""
+    await trio.start(0, **QUICK)
+    await trio.lead(0, 0, isr=(0,), replicas=(0,), config=COMPACTED | {"segment.ms": "3000"})
+    last = await fill(trio, 100)
+    advance, tries = CompactionWork.advance, iter(range(2))
+
+    def fails_twice(work: CompactionWork, bytes_max: int) -> bool:
+        if next(tries, None) is not None:
+            raise ValueError("buffer size must be a multiple of element size")
+        return advance(work, bytes_max)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CompactionWork, "advance", fails_twice)
+        housekeeping(trio)
+        await trio.until(lambda: trio.heard("not compacted, again in"))
+        assert trio.heard("buffer size must be a multiple")
+        await trio.until(lambda: trio.heard("compacted to offset"), within_s=100)
+    assert table(trio.hosted(0)) == last
 
 
 @simulate

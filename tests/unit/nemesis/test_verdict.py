@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemesis.verdict import Acked, Seen, judge
+from nemesis.verdict import Acked, Seen, judge, judge_group
 
 KEY, OTHER = b"k", b"o"
 GOOD = [Seen(0, KEY, 0), Seen(1, OTHER, 0), Seen(2, KEY, 1)]
@@ -45,3 +45,24 @@ def test_a_live_reader_saw_what_is_no_longer_there() -> None:
     assert judge({}, SENT, {0: GOOD}, {0: [Seen(0, KEY, 1)]}).live
     assert judge({}, SENT, {0: GOOD[:1]}, {0: GOOD}).live
     assert judge({}, SENT, {0: GOOD}, {0: GOOD[1:]}).live
+
+
+def test_records_in_another_order_than_they_were_sent_in() -> None:
+    swapped = [Seen(0, KEY, 1), Seen(1, OTHER, 0), Seen(2, KEY, 0)]
+    verdict = judge({}, SENT, {0: swapped}, {})
+    assert (len(verdict.disordered), verdict.twice, verdict.lost) == (1, [], [])
+
+
+def test_a_group_that_got_through_everything_once_or_more_is_good() -> None:
+    assert judge_group({0: 3}, {0: 3}, {0: 3}, {0: [0, 1, 1, 2]}) == []
+
+
+def test_a_group_that_passed_records_over_went_back_or_stands_still() -> None:
+    assert (
+        "1 records were passed over, the first at 1"
+        in judge_group({0: 3}, {0: 3}, {0: 3}, {0: [0, 2]})[0]
+    )
+    back = judge_group({0: 3}, {0: 2}, {0: 3}, {0: [0, 1, 2]})
+    assert ["back at 2, told 3" in each for each in back] == [True, False]
+    assert "stands at 2 of 3" in judge_group({0: 3}, {0: 2}, {0: 2}, {0: [0, 1]})[0]
+    assert "beyond the end 3" in judge_group({0: 3}, {0: 4}, {}, {0: [0, 1, 2]})[0]

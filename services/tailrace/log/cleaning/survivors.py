@@ -225,10 +225,14 @@ def _lengths(column: Array) -> Offsets:
 
 
 def _positions(column: Array) -> npt.NDArray[np.int32]:
-    """Where each value of a column that is not empty begins, and where the last one ends."""
+    """Where each value of a column that is not empty begins, and where the last one ends.
+
+    Arrow lets the buffer be longer than it has to be, by any number of bytes.
+    """
     buffer = memoryview(cast("bytes", column.buffers()[1]))
-    positions: npt.NDArray[np.int32] = np.frombuffer(buffer, np.int32)
-    return positions[column.offset : column.offset + len(column) + 1]
+    end = column.offset + len(column) + 1
+    positions: npt.NDArray[np.int32] = np.frombuffer(buffer, np.int32, end)
+    return positions[column.offset :]
 
 
 def _mask(column: Array | Column) -> Mask:

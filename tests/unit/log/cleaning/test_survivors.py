@@ -98,6 +98,20 @@ def test_the_first_rows_are_taken_in_any_case() -> None:
     assert key_map.last_offsets().offsets.tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("more", [1, 2, 3, 8])
+def test_offsets_with_bytes_behind_them(more: int) -> None:
+    """Arrow allows them, so a client may send them: once they ended every broker (A4)."""
+    keys = pa.array([b"a", b"bc", b"a"], pa.binary())
+    _, offsets, data = keys.buffers()
+    assert offsets is not None
+    longer = pa.py_buffer(offsets.slice(0, 16).to_pybytes() + bytes(more))
+    column: Array = pa.Array.from_buffers(pa.binary(), 3, [None, longer, data])
+    column.validate(full=True)
+    key_map = KeyMap(limit_bytes=1 << 20)
+    assert key_map.offer(column, offsets_of(1, 2, 3))
+    assert set(key_map.last_offsets().keys.to_pylist()) == {b"a", b"bc"}
+
+
 def test_a_map_of_nothing() -> None:
     last = KeyMap(limit_bytes=1).last_offsets()
     keys = pa.chunked_array([keys_of([b"a", None])])
