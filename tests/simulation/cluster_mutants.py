@@ -11,35 +11,47 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 
 from simulation import test_cluster_faults as scenarios
+from simulation import test_missing_and_old as old
 from simulation.checkers import Violation
 from simulation.loop import Unhandled
 from simulation.scenario import Run
-from tailrace.broker import isr
+from tailrace.broker import control, isr, registration
 from tailrace.broker.controller_guard import ControllerGuard
-from tailrace.broker.hosted import TopicSettings
+from tailrace.broker.hosted import ReplicaOrder, TopicSettings
 from tailrace.broker.isr import IsrStore
 from tailrace.broker.logs import ReplicaLogs
 from tailrace.broker.replicas import Replicas
 from tailrace.client.fetch_plan import FetchPlan
+from tailrace.controller.election import Brokers
 from tailrace.controller.ledger import Ledger
 from tailrace.controller.presence import Presence
 from tailrace.errors import InvariantViolation, StoreUnavailable
+from tailrace.log.checkpoints import TOPIC_IDS
+from tailrace.log.data_folder import DataFolder
+from tailrace.log.evidence import NeverFinished
+from tailrace.log.log import PartitionLog
 from tailrace.log.producers import ProducerStates
+from tailrace.log.recovery import _Opening
 from tailrace.log.report import ManagerReport
+from tailrace.meta import lineage, verified
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import ROOT
+from tailrace.meta.lineage import Judgement, Witness, judge
 from tailrace.meta.measured import MeasuredStore
-from tailrace.meta.store import WatchBatch
-from tailrace.model import Offset
+from tailrace.meta.registration import OtherLife
+from tailrace.meta.store import Snapshot, WatchBatch
+from tailrace.meta.verified import VerifiedStore
+from tailrace.model import Offset, TopicPartition
 from tailrace.replication.events import Effect, IsrStored, TruncateLog
 from tailrace.replication.follower import FollowerState, Phase
 from tailrace.replication.leader import LeaderState
+from tailrace.replication.partition import PartitionReplica
 
 Patch = pytest.MonkeyPatch
 
@@ -163,6 +175,75 @@ def _go_on_after_a_gap(patch: Patch) -> None:
     patch.setattr(Ledger, "_watch", watch)
 
 
+def _believe_any_store(patch: Patch) -> None:
+    def believe(_: Witness | None, seen: Snapshot, *, floor: int = 0) -> Judgement:
+        del floor
+        return judge(None, seen)
+
+    patch.setattr(verified, "judge", believe)
+
+
+def _go_by_the_revision(patch: Patch) -> None:
+    def went_back(known: Witness, now: Witness, _: Any) -> str:
+        return "its revision is lower" if now.revision < known.revision else ""
+
+    patch.setattr(lineage, "_went_back", went_back)
+
+
+def _stay_with_the_first_store(patch: Patch) -> None:
+    async def ask(*_: Any) -> None: ...
+
+    patch.setattr(VerifiedStore, "_ask_brokers", ask)
+
+
+def _delete_what_is_not_known(patch: Patch) -> None:
+    async def set_aside(self: ReplicaLogs, partition: TopicPartition, why: str) -> None:
+        self._manager.delete(partition, NeverFinished(folder=why))
+
+    patch.setattr(ReplicaLogs, "set_aside", set_aside)
+
+
+def _begin_where_the_files_do(patch: Patch) -> None:
+    patch.setattr(_Opening, "check_start", lambda _, segments, *__: segments)
+    patch.setattr(FollowerState, "_is_given_up", lambda *_: True)
+
+
+def _give_up_what_rotted(patch: Patch) -> None:
+    """The topic's id is kept once, and where it cannot be read nothing is done about it."""
+
+    async def find(self: ReplicaLogs, order: ReplicaOrder, _: TopicSettings) -> PartitionLog:
+        raise self._manager.damaged[order.partition]
+
+    def load(self: DataFolder, kind: Any, *args: Any, **options: Any) -> Any:
+        return None if kind is TOPIC_IDS else original(self, kind, *args, **options)
+
+    original = DataFolder._load
+    patch.setattr(ReplicaLogs, "_find_unknown", find)
+    patch.setattr(DataFolder, "_load", load)
+
+
+def _cut_what_is_committed(patch: Patch) -> None:
+    patch.setattr(FollowerState, "_is_unclean", lambda _: True)
+    patch.setattr(LeaderState, "lacks_committed", lambda *_: "")
+
+
+def _lead_on_in_an_epoch_of_before(patch: Patch) -> None:
+    def order(each: Any) -> ReplicaOrder:
+        return replace(original(each), leader_process="")
+
+    original = control._order
+    patch.setattr(control, "_order", order)
+    patch.setattr(Brokers, "has_restarted", lambda *_: False)
+
+
+def _call_gone_what_is_not_here(patch: Patch) -> None:
+    patch.setattr(PartitionReplica, "is_borne_out", lambda *_, **__: True)
+
+
+def _take_every_other_process_for_dead(patch: Patch) -> None:
+    patch.setattr(registration, "judge_life", lambda *_: OtherLife.GONE)
+
+
 MUTANTS: Final = (
     Mutant(
         "F1",
@@ -264,6 +345,70 @@ MUTANTS: Final = (
         "a topic is known by its name alone",
         _go_by_the_name,
         scenarios.f34_topic_is_made_anew,
+    ),
+    Mutant(
+        "F41",
+        "any store that answers is believed",
+        _believe_any_store,
+        old.f41_store_comes_back_empty,
+    ),
+    Mutant(
+        "F41",
+        "a service that began with the wrong store stays with it",
+        _stay_with_the_first_store,
+        old.f41_store_is_founded_anew,
+    ),
+    Mutant(
+        "F42",
+        "what the store does not know is deleted",
+        _delete_what_is_not_known,
+        old.f42_store_is_older_than_a_topic,
+    ),
+    Mutant(
+        "F42",
+        "only a lower revision shows that a store went back",
+        _go_by_the_revision,
+        old.f42_store_goes_back_under_load,
+    ),
+    Mutant(
+        "F43",
+        "a log begins where its files do, and followers go by that",
+        _begin_where_the_files_do,
+        old.f43_first_segment_is_missing,
+        config=old.SMALL_SEGMENTS,
+    ),
+    Mutant(
+        "F43",
+        "a side file that rotted is not mended",
+        _give_up_what_rotted,
+        old.f43_side_file_rots,
+    ),
+    Mutant(
+        "F44",
+        "a follower cuts what it knows to be committed",
+        _cut_what_is_committed,
+        old.f44_last_one_returns_with_an_older_copy,
+        config=old.ONE_IS_ENOUGH,
+    ),
+    Mutant(
+        "F44",
+        "a leader calls gone what it does not have before it has heard its replicas",
+        _call_gone_what_is_not_here,
+        old.f44_last_one_returns_with_an_older_copy,
+        config=old.ONE_IS_ENOUGH,
+    ),
+    Mutant(
+        "F44",
+        "a leader goes on in an epoch that a former life of it was given",
+        _lead_on_in_an_epoch_of_before,
+        old.f44_leader_returns_with_an_older_copy_unmissed,
+        seed=2,
+    ),
+    Mutant(
+        "F44",
+        "a process with the same folder is taken for a former life",
+        _take_every_other_process_for_dead,
+        old.f44_clone_of_a_live_folder,
     ),
 )
 

@@ -148,4 +148,6 @@ GROUP_FAULTS: dict[GroupFault, int] = {
     faults.etcd_outage: 1,
     faults.etcd_cut: 2,
     faults.etcd_trouble: 3,
+    faults.store_lost: 1,
+    faults.store_older: 2,
 }

@@ -361,7 +361,7 @@ class GroupRun:
     def heal(self) -> None:
         cluster = self.cluster
         cluster.network.heal()
-        cluster.etcd.start()
+        cluster.etcd.make_right()
         cluster.etcd.heal()
         for node in cluster.brokers:
             node.files.disk_bytes_max = None

@@ -14,6 +14,7 @@ from typing import Final
 from simulation.cluster import BrokerNode, SimCluster
 from simulation.disk_copies import FolderCopy, put_back
 from tailrace.errors import CorruptCheckpoint, FolderMismatch
+from tailrace.log.data_folder import DataFolder
 from tailrace.meta.keys import NO_BROKER, PartitionState, decode, state_key
 from tailrace.model import TopicPartition
 from tailrace.transport import methods
@@ -24,6 +25,11 @@ LOOK_S: Final = 1.0
 # What has no leader for so long is not about to get one.
 PATIENCE_S: Final = 8.0
 ASK_TIMEOUT_S: Final = 4.0
+
+
+def known_folder(node: BrokerNode, partition: TopicPartition) -> DataFolder | None:
+    broker = node.broker
+    return None if broker is None else broker._manager_of_logs().folder_of(partition)
 
 
 class Person:
@@ -78,12 +84,17 @@ class Person:
         return None if entry is None else decode(PartitionState, entry.value, key=entry.key)
 
     def _best(self, partition: TopicPartition) -> int | None:
-        """Who holds the newest epoch, and of that most; as `describe` shows it."""
-        found = [
-            (hosted.log.epochs.latest, hosted.log.log_end, -node.number)
-            for node in self._cluster.brokers
-            if node.is_up and (hosted := node.hosted(partition)) is not None and hosted.log.is_open
-        ]
+        """Who knows most to be committed, and of those who holds most; as `describe` shows it.
+
+        Not who has the newest epoch: an older copy that has led for a moment has that.
+        """
+        found = []
+        for node in self._cluster.brokers:
+            hosted = node.hosted(partition) if node.is_up else None
+            folder = known_folder(node, partition)
+            if hosted is not None and hosted.log.is_open and folder is not None:
+                known = max(folder.high_watermarks.get(partition, 0), hosted.machine.high_watermark)
+                found.append((known, int(hosted.log.log_end), -node.number))
         return -max(found)[2] if found else None
 
     def _note(self, what: str) -> None:
