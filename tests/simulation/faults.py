@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from simulation.checkers import is_sound
 from simulation.cluster import BrokerNode, CoordinatorNode, Node
 from simulation.disk_copies import DATA, Harm, copy_of, harm, paths, put_back
+from simulation.etcd import SimEtcd
 from simulation.fabric import Weather
 from simulation.scenario import TOPIC, Run
 from tailrace.broker.hosted import Hosted
@@ -379,7 +380,9 @@ async def store_older(nemesis: Nemesis) -> None:
         etcd.right.txn([], [Put("/elsewhere", b"1")])
     await nemesis.last(0.2, 6.0)
     for _ in range(KNOWN_WAIT_S):
-        if etcd.is_right and all(knows_better(node, older) for node in nemesis.cluster.brokers):
+        if answers_right(etcd) and all(
+            knows_better(node, older) for node in nemesis.cluster.brokers
+        ):
             await _other_store(nemesis, older)
             return
         await asyncio.sleep(1.0)
@@ -396,13 +399,23 @@ def knows_better(node: BrokerNode, older: MemoryEtcd) -> bool:
     return witness is not None and judge(witness, seen).standing is Standing.OLDER
 
 
+def is_running(node: BrokerNode) -> bool:
+    """Whether it runs in this moment: it may end while one waits."""
+    return node.is_up
+
+
+def answers_right(etcd: SimEtcd) -> bool:
+    """Whether the store is the real one in this moment: others change it while one waits."""
+    return etcd.is_right
+
+
 async def _other_store(nemesis: Nemesis, other: MemoryEtcd) -> None:
     etcd = nemesis.cluster.etcd
-    if not etcd.is_right:
+    if not answers_right(etcd):
         return
     etcd.stop()
     await nemesis.last(0.0, 1.5)
-    if not etcd.is_right:
+    if not answers_right(etcd):
         return
     nemesis.harmed_meanwhile = 0
     etcd.replace(other)
@@ -412,7 +425,7 @@ async def _other_store(nemesis: Nemesis, other: MemoryEtcd) -> None:
             await nemesis.last(0.0, 0.5)
             node.start()
     await nemesis.last(0.5, 9.0)
-    if etcd.is_right:
+    if answers_right(etcd):
         return
     etcd.stop()
     await nemesis.last(0.0, 1.0)
@@ -458,7 +471,7 @@ async def clone(nemesis: Nemesis) -> None:
     until_s = nemesis.run.loop.time() + nemesis.rng.uniform(0.5, 4.0)
     # While the first one is there. Without it the copy may take its place, as a restore does.
     while (  # noqa: ASYNC110 - it is virtual time.
-        twin.is_up and node.is_registered and nemesis.run.loop.time() < until_s
+        is_running(twin) and node.is_registered and nemesis.run.loop.time() < until_s
     ):
         await asyncio.sleep(0.02)
     twin.kill()

@@ -445,7 +445,7 @@ class Controller:
         """Raise the store's stamp, since something has changed; gives the revision of that."""
         stamp = await self._store.get(STAMP)
         number = 0 if stamp is None else decode_counter(stamp.value, key=STAMP)
-        guards = [
+        guards: list[Guard] = [
             CreatedAt(CONTROLLER, term.revision),
             ModifiedAt(STAMP, 0 if stamp is None else stamp.mod_revision),
         ]

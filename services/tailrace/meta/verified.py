@@ -57,7 +57,7 @@ T = TypeVar("T")
 class Followed(NamedTuple):
     """How many other brokers must be registered, and for how long, to be believed more."""
 
-    count: Callable[[], int]
+    enough: Callable[[], int]
     lasting_ms: int
     # The key of this very broker.
     own_key: str = ""
@@ -280,7 +280,7 @@ class VerifiedStore:
         lasting = [
             each for each in self._registered_ms.values() if now_ms - each >= followed.lasting_ms
         ]
-        if len(lasting) >= followed.count():
+        if len(lasting) >= followed.enough():
             self._say(
                 f"{len(lasting)} brokers have been registered in this store for "
                 f"{followed.lasting_ms} ms or more, so it is the right one, and what was believed "

@@ -437,11 +437,16 @@ async def test_what_is_set_aside_is_looked_for_off_the_loop() -> None:
     )
     manager.open(now_ms=1)
     for partition in (T0, T1):
-        manager.create(partition, TOPIC_ID)
+        manager.create(partition, TopicId(TOPIC_ID))
     manager.set_aside(T0, why="a test", now_ms=1)
     blocking = ThreadBlocking(threads_max=2)
     logs = ReplicaLogs(
-        manager, BrokerId(0), blocking=blocking, clock=SystemClock(), say=lambda _: None
+        manager,
+        BrokerId(0),
+        blocking=blocking,
+        clock=SystemClock(),
+        say=lambda _: None,
+        cluster_id=lambda: "cluster",
     )
     readers.clear()
     assert await logs.stray(set()) == [(T1, TOPIC_ID), (T0, TOPIC_ID)]

@@ -99,8 +99,8 @@ async def test_f42_a_broker_that_believed_an_older_branch_follows_most_of_the_ot
     broker.verified._store = trio.etcd.connect()
     await asyncio.sleep(10)
     assert broker.verified.standing is Standing.OLDER
-    assert broker.failure is None
-    await trio.until(lambda: broker.failure is not None)
+    assert not broker.failed.is_set()
+    await trio.until(broker.failed.is_set)
     assert isinstance(broker.failure, StartAnew)
     assert trio.heard("2 brokers have been registered in this store")
     witness, found = read_folders(files_of(trio, 0), ["/data"], print)

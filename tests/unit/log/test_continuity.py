@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from simulation.log_bench import NOW_MS, LogBench, append, batch, contents, numbered
+from simulation.proofs import DIVERGED, given_up
 from simulation.storage import SimFiles, SimulatedCrash
 from tailrace.config import LogConfig
 from tailrace.errors import DamagedLog
@@ -224,15 +225,15 @@ def retention(log: PartitionLog, bench: LogBench) -> None:
 
 
 def log_start(log: PartitionLog, bench: LogBench) -> None:
-    log.advance_log_start(11)
+    log.advance_log_start(11, given_up(11))
 
 
 def truncation(log: PartitionLog, bench: LogBench) -> None:
-    log.truncate_to(7, now_ms=NOW_MS)
+    log.truncate_to(7, DIVERGED, now_ms=NOW_MS)
 
 
 def starting_over(log: PartitionLog, bench: LogBench) -> None:
-    log.start_over_at(3)
+    log.start_over_at(3, DIVERGED)
 
 
 def compaction(log: PartitionLog, bench: LogBench) -> None:
