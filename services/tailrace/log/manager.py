@@ -532,10 +532,12 @@ class LogManager:
         partition, folder = stray.partition, stray.folder
         self._strays.take_back(stray)
         try:
-            log, self.taken_back[partition] = self._open_log(folder, partition, now_ms)
+            log, opened = self._open_log(folder, partition, now_ms)
         except TailraceError as error:
             self._folder_of[partition], self.damaged[partition] = folder, error
             raise
+        self._note_cut(log, opened, now_ms)
+        self.taken_back[partition] = opened
         return log
 
     def _has_records(self, path: str) -> bool:
