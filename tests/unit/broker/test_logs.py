@@ -240,6 +240,8 @@ async def test_f15_one_that_is_taken_back_without_its_tail_says_so(trio: Trio) -
     trio.files[2].flip_bits(last.path.replace("/t-0/", f"/{stray.name}/"), last.size - 1)
     assert refusals((await trio.lead(0, 1, to=(2,)))[0]) == ["DAMAGED_LOG"]
     assert trio.heard("is taken back, with 0 to 0")
+    kept, cut = trio.replicas(2)._manager.deletions([T0])
+    assert (kept.kind, cut.kind, cut.from_offset) == ("set-aside", "log-end", 0)
     assert refusals((await trio.lead(0, 2, isr=(0, 1), to=(0, 2)))[1]) == []
     await trio.until(lambda: trio.hosted(2).log.log_end == 3)
 
