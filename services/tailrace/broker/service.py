@@ -480,6 +480,8 @@ class MetadataService:
         self._changed = asyncio.Event()
         # Before the controller has told anything.
         self.metadata = ClusterMetadata(revision=-1)
+        self._store_problem = ""
+        self._store_problem_since_ms = 0
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Take a newer picture; an older one is ignored."""
@@ -487,9 +489,17 @@ class MetadataService:
         if (metadata.generation, metadata.revision) < (mine.generation, mine.revision):
             return
         self.metadata = metadata
+        self._push()
+        self._on_change()
+
+    def doubt(self, problem: str, since_ms: int) -> None:
+        """Tell those who watch that the store is not believed, and why; empty: it is again."""
+        self._store_problem, self._store_problem_since_ms = problem, since_ms
+        self._push()
+
+    def _push(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._on_change()
 
     async def watch(
         self,
@@ -500,7 +510,13 @@ class MetadataService:
         try:
             while True:
                 changed = self._changed
-                await stream.send(pb.WatchMetadataResponse(metadata=self._picture(wanted)))
+                await stream.send(
+                    pb.WatchMetadataResponse(
+                        metadata=self._picture(wanted),
+                        store_problem=self._store_problem,
+                        store_problem_since_ms=self._store_problem_since_ms,
+                    )
+                )
                 await changed.wait()
         except Unreachable:
             return

@@ -340,6 +340,22 @@ async def test_offsets_of_an_unknown_partition(trio: Trio) -> None:
 
 
 @simulate
+async def test_l1_that_the_store_is_not_believed_is_pushed_at_once(trio: Trio) -> None:
+    await trio.start(0)
+    channel = trio.host.channel("b0:9092")
+    stream = channel.open(methods.BROKER_WATCH_METADATA, pb.WatchMetadataRequest())
+    first = await stream.recv()
+    assert first is not None
+    assert (first.store_problem, first.store_problem_since_ms) == ("", 0)
+    for problem, since_ms in (("it is empty", 77), ("", 0)):
+        trio.brokers[0].metadata.doubt(problem, since_ms)
+        told = await stream.recv()
+        assert told is not None
+        assert (told.store_problem, told.store_problem_since_ms) == (problem, since_ms)
+    stream.cancel()
+
+
+@simulate
 async def test_metadata_is_pushed_when_it_changes(trio: Trio) -> None:
     await trio.start(0)
     topics = [TopicMetadata(name="t"), TopicMetadata(name="u")]
