@@ -93,7 +93,7 @@ function drawTiles() {
   const lag = (state.groups || []).reduce((sum, each) => sum + each.lag, 0);
   at("tiles").replaceChildren(
     tile(cluster.brokers.length - away.length, away.length ? `brokers; ${away.map((each) => `b${each.id}`).join(", ")} away` : "brokers", away.length ? "warn" : ""),
-    tile(cluster.controller_id >= 0 ? `c${cluster.controller_id}` : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
+    cluster.store_problem ? tile("?", "active controller", "bad") : tile(cluster.controller_id >= 0 ? `c${cluster.controller_id}` : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
     tile(number(tally.partitions), `partitions of ${number(cluster.topics.length)} topics`),
     tile(number(tally.offline), "offline", tally.offline ? "bad" : ""),
     tile(number(tally.short), "under min ISR", tally.short ? "bad" : ""),
