@@ -12,7 +12,13 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import Message
 
 from tailrace.transport import envelopes
-from tailrace.transport.rpc import Bytes, Kind, Method
+from tailrace.transport.rpc import (
+    MESSAGE_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    Bytes,
+    Kind,
+    Method,
+)
 from tailrace.v1 import broker_pb2 as broker
 from tailrace.v1 import control_pb2 as control
 from tailrace.v1 import controller_pb2 as controller
@@ -28,8 +34,18 @@ def _decoder(message: type[R]) -> Callable[[Bytes], R]:
     return decode
 
 
-def _method(name: str, kind: Kind, request: type[Q], response: type[R]) -> Method[Q, R]:
+def _method(
+    name: str,
+    kind: Kind,
+    request: type[Q],
+    response: type[R],
+    *,
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+) -> Method[Q, R]:
+    # What controllers tell brokers grows with the cluster, and comes on a port of its own.
+    of_controllers = name.startswith("BrokerControlService/")
     return Method(
+        request_bytes_max=MESSAGE_BYTES_MAX if of_controllers else request_bytes_max,
         name=f"/tailrace.v1.{name}",
         kind=kind,
         encode_request=request.SerializeToString,
@@ -46,6 +62,7 @@ BROKER_PRODUCE: Final = Method(
     decode_request=envelopes.decode_produce_request,
     encode_response=broker.ProduceResponse.SerializeToString,
     decode_response=_decoder(broker.ProduceResponse),
+    request_bytes_max=MESSAGE_BYTES_MAX,
 )
 BROKER_FETCH: Final = Method(
     name="/tailrace.v1.BrokerService/Fetch",
@@ -243,6 +260,8 @@ GROUP_SYNC: Final = _method(
     Kind.UNARY,
     group.SyncGroupRequest,
     group.SyncGroupResponse,
+    # The assignments of all members of a group: `group.max.bytes` of them, and their ids.
+    request_bytes_max=2 * REQUEST_BYTES_MAX,
 )
 GROUP_HEARTBEAT: Final = _method(
     "GroupService/Heartbeat",
