@@ -12,13 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from integration.cluster_harness import connected
 from integration.turn_meter import Turn, TurnMeter
+from tailrace.clock import SystemClock
 from tailrace.dev.cluster import DevCluster, Plan
 from tailrace.errors import TailraceError
+from tailrace.record.build import batch_from_columns
+from tailrace.record.codec import Compression
 from tailrace.transport import methods
 from tailrace.transport.http2.network import Http2Network
 from tailrace.transport.rpc import REQUEST_BYTES_MAX, Channel, Kind, Method
@@ -27,7 +32,15 @@ from tailrace.v1 import broker_pb2, control_pb2, controller_pb2, group_pb2
 TURN_MS_MAX: Final = 100.0
 ANSWER_MS: Final = 30_000
 STREAM_S: Final = 3.0
+# Of batches more is taken, which is not looked at one by one.
+SIZE_MAX: Final = 8 << 20
+# What a controller tells a broker of a cluster of any size, on the port that is for controllers.
+GROWING: Final = frozenset(
+    {"BrokerControlService/LeaderAndIsr", "BrokerControlService/UpdateMetadata"}
+)
+TOPIC: Final = "t"
 PARTITIONS: Final = 100
+PRODUCE: Final = "BrokerService/Produce"
 
 FILES: Final = (broker_pb2, control_pb2, controller_pb2, group_pb2)
 PORTS: Final = {
@@ -51,8 +64,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevCluster
     meter = TurnMeter(folder)
     dev = DevCluster(folder / "c", command_for=meter.command_for)
     asyncio.run(dev.up(Plan(brokers=1, controllers=1, coordinators=1, etcd_fsync=False)))
+    asyncio.run(_begin(dev))
     yield dev, meter
     asyncio.run(dev.down())
+
+
+async def _begin(dev: DevCluster) -> None:
+    """A topic whose partitions the requests are about."""
+    async with connected(dev) as cluster:
+        await cluster.admin.create_topic(TOPIC, partitions=PARTITIONS)
 
 
 def _request_of(name: str) -> type[Message]:
@@ -65,7 +85,7 @@ def _request_of(name: str) -> type[Message]:
     raise AssertionError(name)
 
 
-def _value(field: FieldDescriptor, number: int) -> Any:
+def _value(field: Any, number: int) -> Any:
     if field.type in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}:
         text = "t" if field.name == "topic" else f"n{number}"
         return text if field.type == FieldDescriptor.TYPE_STRING else text.encode()
@@ -80,7 +100,7 @@ def _fill(message: Message, number: int, depth: int = 3) -> None:
     """Give every field a value; of what is repeated, one."""
     for field in message.DESCRIPTOR.fields:
         is_message = field.type == FieldDescriptor.TYPE_MESSAGE
-        if field.is_repeated and is_message and field.message_type.GetOptions().map_entry:
+        if field.is_repeated and is_message and _is_map(field):
             continue
         if field.is_repeated and is_message:
             if depth:
@@ -93,7 +113,11 @@ def _fill(message: Message, number: int, depth: int = 3) -> None:
             setattr(message, field.name, _value(field, number))
 
 
-def _delimited(field: FieldDescriptor, inner: bytes) -> bytes:
+def _is_map(field: Any) -> bool:
+    return bool(field.message_type.GetOptions().map_entry)
+
+
+def _delimited(field: Any, inner: bytes) -> bytes:
     return _varint(field.number << 3 | 2) + _varint(len(inner)) + inner
 
 
@@ -115,20 +139,20 @@ def _base(request: type[Message]) -> bytes:
     return message.SerializeToString()
 
 
-def _map_entry(field: FieldDescriptor, number: int) -> bytes:
+def _map_entry(field: Any, number: int) -> bytes:
     key, value = b"n%d" % number, b"1"
     return _delimited(
         field, b"\x0a" + _varint(len(key)) + key + b"\x12" + _varint(len(value)) + value
     )
 
 
-def _element(field: FieldDescriptor, number: int) -> bytes:
+def _element(field: Any, number: int) -> bytes:
     if field.type != FieldDescriptor.TYPE_MESSAGE:
         value = _value(field, number)
         if isinstance(value, str | bytes):
             return _delimited(field, value.encode() if isinstance(value, str) else value)
         return _varint(field.number << 3) + _varint(value)
-    if field.message_type.GetOptions().map_entry:
+    if _is_map(field):
         return _map_entry(field, number)
     inner = field.message_type._concrete_class()
     _fill(inner, number)
@@ -137,7 +161,10 @@ def _element(field: FieldDescriptor, number: int) -> bytes:
 
 def expensive(name: str) -> dict[str, bytes]:
     """The requests, by how they are built."""
-    request, size = _request_of(name), min(METHODS[name].request_bytes_max, REQUEST_BYTES_MAX)
+    request, size = _request_of(name), METHODS[name].request_bytes_max
+    if name in GROWING:
+        size = REQUEST_BYTES_MAX
+    size = min(size, SIZE_MAX)
     base = _base(request)
     found = {"plain": base}
     for field in request.DESCRIPTOR.fields:
@@ -156,7 +183,29 @@ def expensive(name: str) -> dict[str, bytes]:
         elif field.type == FieldDescriptor.TYPE_INT32:
             largest = _varint(field.number << 3) + _varint(2**31 - 1)
             found[f"{field.name}, largest"] = base + largest
-    return found
+    return {**found, **_batches()} if name == PRODUCE else found
+
+
+def _batches() -> dict[str, bytes]:
+    """Good batches that cost more than they carry."""
+    count = 2_900_000
+    empty = pa.repeat(pa.scalar(b"", pa.binary()), count)
+    now_ms = SystemClock().wall_ms()
+    bomb = batch_from_columns(None, empty, now_ms, compression=Compression.ZSTD)
+    tiny = batch_from_columns(None, empty[:1], now_ms)
+    found = {
+        "batches, a bomb": bomb,
+        "batches, tiny ones": tiny * (SIZE_MAX // len(tiny)),
+        "batches, heads without bodies": tiny[:50] * (SIZE_MAX // 50),
+    }
+    return {how: _produce(batches) for how, batches in found.items()}
+
+
+def _produce(batches: bytes) -> bytes:
+    request = broker_pb2.ProduceRequest(acks=broker_pb2.ACKS_LEADER, timeout_ms=1_000)
+    part = request.partitions.add(batches=batches, leader_epoch=-1)
+    part.partition.topic = TOPIC
+    return request.SerializeToString()
 
 
 def _raw(method: Method[Any, Any]) -> Method[bytes, bytes]:

@@ -73,7 +73,7 @@ def measure(path: Path) -> None:
             turn = Turn(round(cpu_ms, 1), repr(handle)[:CALLBACK_CHARACTERS_MAX])
             file.write(json.dumps(turn._asdict()) + "\n")
 
-    asyncio.Handle._run = measured  # type: ignore[method-assign]
+    asyncio.Handle._run = measured  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

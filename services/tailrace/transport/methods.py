@@ -11,10 +11,12 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from tailrace.errors import InvalidRequest
 from tailrace.transport import envelopes
 from tailrace.transport.rpc import (
     MESSAGE_BYTES_MAX,
     REQUEST_BYTES_MAX,
+    REQUEST_ENTRIES_MAX,
     Bytes,
     Kind,
     Method,
@@ -34,6 +36,27 @@ def _decoder(message: type[R]) -> Callable[[Bytes], R]:
     return decode
 
 
+def _bounded_decoder(message: type[Q]) -> Callable[[Bytes], Q]:
+    """As `_decoder`, and of nothing more than REQUEST_ENTRIES_MAX."""
+    decode = _decoder(message)
+    repeated = [each.name for each in message.DESCRIPTOR.fields if each.is_repeated]
+    if not repeated:
+        return decode
+
+    def bounded(data: Bytes) -> Q:
+        request = decode(data)
+        for name in repeated:
+            count = len(getattr(request, name))
+            if count > REQUEST_ENTRIES_MAX:
+                raise InvalidRequest(
+                    f"a request with {count} {name}: at most {REQUEST_ENTRIES_MAX} go in one, "
+                    "send several"
+                )
+        return request
+
+    return bounded
+
+
 def _method(
     name: str,
     kind: Kind,
@@ -41,15 +64,15 @@ def _method(
     response: type[R],
     *,
     request_bytes_max: int = REQUEST_BYTES_MAX,
+    grows: bool = False,
 ) -> Method[Q, R]:
-    # What controllers tell brokers grows with the cluster, and comes on a port of its own.
-    of_controllers = name.startswith("BrokerControlService/")
+    """`grows`: what a controller tells brokers, on a port of its own, grows with the cluster."""
     return Method(
-        request_bytes_max=MESSAGE_BYTES_MAX if of_controllers else request_bytes_max,
+        request_bytes_max=request_bytes_max,
         name=f"/tailrace.v1.{name}",
         kind=kind,
         encode_request=request.SerializeToString,
-        decode_request=_decoder(request),
+        decode_request=_decoder(request) if grows else _bounded_decoder(request),
         encode_response=response.SerializeToString,
         decode_response=_decoder(response),
     )
@@ -68,7 +91,7 @@ BROKER_FETCH: Final = Method(
     name="/tailrace.v1.BrokerService/Fetch",
     kind=Kind.BIDI_STREAM,
     encode_request=broker.FetchRequest.SerializeToString,
-    decode_request=_decoder(broker.FetchRequest),
+    decode_request=_bounded_decoder(broker.FetchRequest),
     encode_response=envelopes.encode_fetch_response,
     decode_response=envelopes.decode_fetch_response,
 )
@@ -132,6 +155,8 @@ CONTROL_LEADER_AND_ISR: Final = _method(
     Kind.UNARY,
     control.LeaderAndIsrRequest,
     control.LeaderAndIsrResponse,
+    request_bytes_max=MESSAGE_BYTES_MAX,
+    grows=True,
 )
 CONTROL_STOP_REPLICA: Final = _method(
     "BrokerControlService/StopReplica",
@@ -144,12 +169,15 @@ CONTROL_UPDATE_METADATA: Final = _method(
     Kind.UNARY,
     control.UpdateMetadataRequest,
     control.UpdateMetadataResponse,
+    request_bytes_max=MESSAGE_BYTES_MAX,
+    grows=True,
 )
 CONTROL_UPDATE_SETTINGS: Final = _method(
     "BrokerControlService/UpdateSettings",
     Kind.UNARY,
     control.UpdateSettingsRequest,
     control.UpdateSettingsResponse,
+    grows=True,
 )
 CONTROL_READ_RECOVERY_FACTS: Final = _method(
     "BrokerControlService/ReadRecoveryFacts",

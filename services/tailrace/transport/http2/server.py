@@ -470,7 +470,10 @@ class _ServerStream(Generic[Q, R]):
             raise
         if message is None:
             return None
-        received: Q = serving.method.decode_request(message)
+        try:
+            received: Q = serving.method.decode_request(message)
+        except Exception as error:
+            raise _BadRequest(f"a message that cannot be read: {error}") from error
         return received
 
     async def finish(self) -> None:
