@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
 
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -75,7 +76,19 @@ def introspection(
 
 async def _requests(stream: Stream[Any, Any]) -> AsyncIterator[Any]:
     while (request := await stream.recv()) is not None:
+        if request.HasField("file_containing_symbol"):
+            request.file_containing_symbol = _findable(request.file_containing_symbol)
         yield request
+
+
+def _findable(symbol: str) -> str:
+    """A symbol of the same file that protobuf finds: it knows no methods by their names."""
+    service, _, method = symbol.rpartition(".")
+    try:
+        found = descriptor_pool.Default().FindServiceByName(service)
+    except KeyError:
+        return symbol
+    return service if method in found.methods_by_name else symbol
 
 
 class _Health:
