@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from tailrace.transport.rpc import CallRefused, Handler, Kind, Method, Stream
+from tailrace.transport.rpc import REQUEST_BYTES_MAX, CallRefused, Handler, Kind, Method, Stream
 
 # How often a watch looks whether the service is still as it was.
 WATCH_INTERVAL_S: Final = 1.0
@@ -27,6 +27,7 @@ HEALTH_CHECK: Final = Method[Any, Any](
     health_pb2.HealthCheckRequest.FromString,
     health_pb2.HealthCheckResponse.SerializeToString,
     health_pb2.HealthCheckResponse.FromString,
+    REQUEST_BYTES_MAX,
 )
 HEALTH_WATCH: Final = Method[Any, Any](
     "/grpc.health.v1.Health/Watch",
@@ -35,6 +36,7 @@ HEALTH_WATCH: Final = Method[Any, Any](
     health_pb2.HealthCheckRequest.FromString,
     health_pb2.HealthCheckResponse.SerializeToString,
     health_pb2.HealthCheckResponse.FromString,
+    REQUEST_BYTES_MAX,
 )
 
 
@@ -46,6 +48,7 @@ def _reflection(version: str) -> Method[Any, Any]:
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
         reflection_pb2.ServerReflectionResponse.FromString,
+        REQUEST_BYTES_MAX,
     )
 
 

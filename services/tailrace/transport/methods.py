@@ -85,7 +85,6 @@ BROKER_PRODUCE: Final = Method(
     decode_request=envelopes.decode_produce_request,
     encode_response=broker.ProduceResponse.SerializeToString,
     decode_response=_decoder(broker.ProduceResponse),
-    request_bytes_max=MESSAGE_BYTES_MAX,
 )
 BROKER_FETCH: Final = Method(
     name="/tailrace.v1.BrokerService/Fetch",
@@ -94,6 +93,7 @@ BROKER_FETCH: Final = Method(
     decode_request=_bounded_decoder(broker.FetchRequest),
     encode_response=envelopes.encode_fetch_response,
     decode_response=envelopes.decode_fetch_response,
+    request_bytes_max=REQUEST_BYTES_MAX,
 )
 BROKER_LIST_OFFSETS: Final = _method(
     "BrokerService/ListOffsets",

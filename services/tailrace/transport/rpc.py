@@ -63,7 +63,7 @@ class Method(Generic[Q, R]):
     decode_request: Callable[[Bytes], Q]
     encode_response: Callable[[R], Encoded]
     decode_response: Callable[[Bytes], R]
-    request_bytes_max: int = REQUEST_BYTES_MAX
+    request_bytes_max: int = MESSAGE_BYTES_MAX
 
 
 class Stream(Protocol[Q_contra, R_co]):
