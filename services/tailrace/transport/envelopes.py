@@ -212,6 +212,15 @@ _SMALL: Final = tuple(bytes((number,)) for number in range(0x80))
 # --------------------------------------------------------------------------------------- reading
 
 
+def check_fields(data: Bytes, at_most: int) -> None:
+    """Raise DecodeError for a message with more fields at its top than that.
+
+    Protobuf makes an object of each, however little they carry: who counts first is spared that.
+    """
+    for _ in _fields(data, 0, len(data), at_most):
+        pass
+
+
 def decode_produce_request(data: Bytes) -> ProduceRequest:
     request = ProduceRequest()
     parts: list[PartitionBatches] = []

@@ -26,6 +26,9 @@ from tailrace.v1 import control_pb2 as control
 from tailrace.v1 import controller_pb2 as controller
 from tailrace.v1 import group_pb2 as group
 
+# Fields of a request besides those that are repeated, however often they come.
+FIELDS_BESIDE: Final = 100
+
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
@@ -36,21 +39,27 @@ def _decoder(message: type[R]) -> Callable[[Bytes], R]:
     return decode
 
 
-def _bounded_decoder(message: type[Q]) -> Callable[[Bytes], Q]:
-    """As `_decoder`, and of nothing more than REQUEST_ENTRIES_MAX."""
+def _bounded_decoder(
+    message: type[Q], entries_max: int = REQUEST_ENTRIES_MAX
+) -> Callable[[Bytes], Q]:
+    """As `_decoder`, and of nothing more entries than that."""
     decode = _decoder(message)
     repeated = [each.name for each in message.DESCRIPTOR.fields if each.is_repeated]
     if not repeated:
         return decode
 
+    # Small ones cannot have as many: an entry is two bytes at least.
+    small, fields_max = 2 * entries_max, len(repeated) * entries_max + FIELDS_BESIDE
+
     def bounded(data: Bytes) -> Q:
+        if len(data) > small:
+            envelopes.check_fields(data, fields_max)
         request = decode(data)
         for name in repeated:
             count = len(getattr(request, name))
-            if count > REQUEST_ENTRIES_MAX:
+            if count > entries_max:
                 raise InvalidRequest(
-                    f"a request with {count} {name}: at most {REQUEST_ENTRIES_MAX} go in one, "
-                    "send several"
+                    f"a request with {count} {name}: at most {entries_max} go in one, send several"
                 )
         return request
 
@@ -64,6 +73,7 @@ def _method(
     response: type[R],
     *,
     request_bytes_max: int = REQUEST_BYTES_MAX,
+    entries_max: int = REQUEST_ENTRIES_MAX,
     grows: bool = False,
 ) -> Method[Q, R]:
     """`grows`: what a controller tells brokers, on a port of its own, grows with the cluster."""
@@ -72,7 +82,7 @@ def _method(
         name=f"/tailrace.v1.{name}",
         kind=kind,
         encode_request=request.SerializeToString,
-        decode_request=_decoder(request) if grows else _bounded_decoder(request),
+        decode_request=(_decoder(request) if grows else _bounded_decoder(request, entries_max)),
         encode_response=response.SerializeToString,
         decode_response=_decoder(response),
     )
@@ -289,7 +299,7 @@ GROUP_SYNC: Final = _method(
     group.SyncGroupRequest,
     group.SyncGroupResponse,
     # The assignments of all members of a group: `group.max.bytes` of them, and their ids.
-    request_bytes_max=2 * REQUEST_BYTES_MAX,
+    request_bytes_max=4 * REQUEST_BYTES_MAX,
 )
 GROUP_HEARTBEAT: Final = _method(
     "GroupService/Heartbeat",
@@ -308,12 +318,18 @@ GROUP_COMMIT_OFFSETS: Final = _method(
     Kind.UNARY,
     group.CommitOffsetsRequest,
     group.CommitOffsetsResponse,
+    # Ten thousand commits, with names of groups and topics.
+    request_bytes_max=2 * REQUEST_BYTES_MAX,
 )
 GROUP_STREAM_COMMITS: Final = _method(
     "GroupService/StreamCommits",
     Kind.BIDI_STREAM,
     group.StreamCommitsRequest,
     group.StreamCommitsResponse,
+    # Ten thousand commits, with names of groups and topics.
+    request_bytes_max=2 * REQUEST_BYTES_MAX,
+    # The coordinator refuses what is above REQUEST_ENTRIES_MAX, and the stream goes on.
+    entries_max=2 * REQUEST_ENTRIES_MAX,
 )
 GROUP_FETCH_OFFSETS: Final = _method(
     "GroupService/FetchOffsets",

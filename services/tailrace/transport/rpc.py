@@ -19,8 +19,8 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 MESSAGE_BYTES_MAX: Final = 72 << 20
-# A request that carries no batches: to decode one of these holds the loop for some 40 ms at most.
-REQUEST_BYTES_MAX: Final = 2 << 20
+# A request that carries no batches: to decode one of these holds the loop for some 20 ms at most.
+REQUEST_BYTES_MAX: Final = 1 << 20
 # Partitions, topics, members and so on in one request: what they cost is done in one turn or two.
 REQUEST_ENTRIES_MAX: Final = 10_000
 LINK_HEADER_BYTES_MAX: Final = 4 << 20

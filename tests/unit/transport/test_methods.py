@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError
 
 from tailrace.errors import InvalidRequest
 from tailrace.transport import methods
@@ -66,6 +67,9 @@ def test_a6_a_request_has_so_many_entries_and_no_more() -> None:
     request.queries.add()
     with pytest.raises(InvalidRequest, match="10001 queries: at most 10000 go in one"):
         method.decode_request(request.SerializeToString())
+    # Very many are not even made objects of.
+    with pytest.raises(DecodeError, match="more than 10100 fields"):
+        method.decode_request(b"\x0a\x00" * 100_000)
 
 
 def test_a6_only_batches_and_what_controllers_tell_brokers_may_be_large() -> None:
@@ -74,4 +78,4 @@ def test_a6_only_batches_and_what_controllers_tell_brokers_may_be_large() -> Non
 
 
 def _is_large(method: Method[Any, Any]) -> bool:
-    return method.request_bytes_max > 2 * REQUEST_BYTES_MAX
+    return method.request_bytes_max > 4 * REQUEST_BYTES_MAX
