@@ -10,6 +10,7 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import Enum
+from itertools import islice
 from typing import ClassVar, Final
 
 from tailrace.model import TopicPartition
@@ -566,8 +567,14 @@ def error_for(code: str, message: str) -> TailraceError:
 
 def no_topic(names: Iterable[str], known: Iterable[str]) -> UnknownTopic:
     """The error for names that no topic has, with those of topics that are near."""
-    wanted, there = list(names), sorted(known)[:_NEAR_AMONG]
-    near = [close for name in wanted for close in get_close_matches(name, there, _NEAR_NAMES)]
+    wanted = [each[:_NAME_SHOWN] for each in islice(names, _NAMES_SHOWN)]
+    there = [each for each in sorted(known)[:_NEAR_AMONG] if len(each) <= _NEAR_LENGTH]
+    near = [
+        close
+        for name in wanted
+        if len(name) <= _NEAR_LENGTH
+        for close in get_close_matches(name, there, _NEAR_NAMES)
+    ]
     meant = f" (near it: {', '.join(dict.fromkeys(near))})" if near else ""
     return UnknownTopic(f"there is no topic {', '.join(map(repr, wanted))}{meant}")
 
@@ -588,6 +595,10 @@ _BY_CODE: dict[str, type[TailraceError]] = {kind.code: kind for kind in _all_kin
 _NEAR_NAMES: Final = 3
 # To compare a name with very many takes longer than the help is worth.
 _NEAR_AMONG: Final = 2_000
+_NEAR_LENGTH: Final = 64
+# Of names that somebody sent, as much as a person needs to know them again.
+_NAME_SHOWN: Final = 255
+_NAMES_SHOWN: Final = 20
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 

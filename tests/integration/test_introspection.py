@@ -28,6 +28,7 @@ SERVICES: dict[str, tuple[str, Method[Any, Any]]] = {
     "coordinator-1": ("tailrace.v1.GroupService", GROUP_LIST),
 }
 READY_S = 30.0
+SILENT = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ async def test_a8_silent_connections_and_resets_do_not_stop_a_controller(dev: De
     from tailrace.transport.http2 import frames as h2  # noqa: PLC0415 - the attacker's tools.
 
     member = dev.state.member("controller-1")
-    silent = [await asyncio.open_connection("127.0.0.1", member.port) for _ in range(300)]
+    silent = [await asyncio.open_connection("127.0.0.1", member.port) for _ in range(SILENT)]
     reader, writer = await asyncio.open_connection("127.0.0.1", member.port)
     fields = [(":method", "POST"), (":scheme", "http")]
     fields += [(":path", CONTROLLER_DESCRIBE_BROKERS.name), ("content-type", "application/grpc")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from tailrace.broker.hosted import Hosted
@@ -26,6 +27,8 @@ from tailrace.v1 import broker_pb2 as pb
 # Deletions in one answer.
 DELETIONS_MAX: Final = 500
 NOT_KNOWN: Final = -1
+# Each of these makes the start of a log durable.
+DELETIONS_PER_TURN: Final = 100
 
 
 class ReplicaAdmin:
@@ -50,9 +53,12 @@ class ReplicaAdmin:
         It is durable here on return. A follower that is cut off before it hears of it, and leads
         next, still has the records: deleting is for space and for forgetting, not a fence.
         """
-        return pb.DeleteRecordsResponse(
-            partitions=[self._delete(each) for each in request.partitions]
-        )
+        response = pb.DeleteRecordsResponse()
+        for number, each in enumerate(request.partitions, 1):
+            response.partitions.append(self._delete(each))
+            if number % DELETIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return response
 
     def _delete(self, wanted: pb.RecordDeletion) -> pb.RecordsDeleted:
         answer = pb.RecordsDeleted(partition=wanted.partition, log_start=-1)

@@ -117,6 +117,7 @@ class Broker:
             followed=Followed(
                 self._most_brokers, FOLLOW_BROKERS_MS, own_key=broker_key(settings.broker_id)
             ),
+            changed=self._belief_changed,
         )
         self._store: MetadataStore = self.verified
         self._network = network
@@ -243,6 +244,9 @@ class Broker:
         stored = StoredMetadata() if self.copier is None else self.copier.stored
         return len({*brokers_of(stored), self._settings.broker_id}) // 2 + 1
 
+    def _belief_changed(self) -> None:
+        self.metadata.doubt(self.verified.problem, self.verified.problem_since_wall_ms)
+
     def store_view(self) -> StoreView:
         """How the store answers, and whether it is believed."""
         return replace(self._store_view(), distrust=self.verified.problem)
@@ -345,6 +349,8 @@ class Broker:
             self.why_not_ready(),
             incarnation="" if self._manager is None else self._manager.incarnation,
             process=self._process,
+            distrusted_since_ms=self.verified.problem_since_wall_ms,
+            out_of_service={} if self.replicas is None else self.replicas.out_of_service,
         )
 
     async def _ask_life(self, other: BrokerRegistration) -> Life | NoAnswer:

@@ -94,7 +94,7 @@ class ObservedBroker:
             disks=[_disk(each) for each in broker.disks.disks.values()] if broker.disks else [],
             streams=broker.clients.kinds(),
             cut_off=broker.clients.cut_off,
-            out_of_service=len(replicas.offline),
+            out_of_service=len(replicas.out_of_service),
             produce_waiting=len(replicas.waiting),
             produce_bytes=produce.budget.bytes if produce is not None else 0,
             produce_bytes_max=settings.produce_bytes_max,

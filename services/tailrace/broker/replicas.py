@@ -312,6 +312,16 @@ class Replicas:
         """Replicas that serve nothing, and why."""
         return self._logs.offline
 
+    @property
+    def out_of_service(self) -> dict[TopicPartition, TailraceError]:
+        """Those, and the ones that follow nobody until a person has decided."""
+        waiting = {
+            each.partition: HighWatermarkConflict(f"{each.partition}: {each.conflict}")
+            for each in self._hosted.values()
+            if each.conflict
+        }
+        return {**waiting, **self.offline}
+
     def doubt(self, opened: Iterable[OpenReport]) -> None:
         """Tell how the logs were found at the start."""
         self._logs.doubt(opened)
@@ -629,6 +639,9 @@ class Replicas:
         if hosted.settings.syncs_first and log.recovery_point < log.log_end:
             # A role begins with what is on disk, and hears of the rest when it is.
             self._sync(hosted)
+        if order.state.revision > hosted.machine.revision:
+            # If they still disagree in the new state, the machine says so again.
+            hosted.conflict = ""
         self._handle(
             hosted,
             Ordered(

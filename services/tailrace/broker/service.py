@@ -60,6 +60,8 @@ _ACKS: Final[dict[int, str]] = {pb.ACKS_NONE: "none", pb.ACKS_LEADER: "leader"}
 
 # So many entries of a request are worked on before others have their turn.
 ENTRIES_PER_TURN: Final = 500
+# A request is appended in one turn of the loop: batches of all its partitions together.
+BATCHES_PER_REQUEST_MAX: Final = 5_000
 
 
 class ProduceService:
@@ -163,6 +165,14 @@ class ProduceService:
             self._refuse(answer, partition, error)
             return Pending(answer, None)
         return Pending(answer, waiter, hosted)
+
+    def put_off(self, part: PartitionBatches) -> Pending:
+        """Refuse what would hold the loop for too long: in a request of its own it goes."""
+        partition = from_partition(part.partition)
+        answer = pb.PartitionProduced(partition=to_partition(partition), leader=-1, leader_epoch=-1)
+        what = f"a request appends {BATCHES_PER_REQUEST_MAX} batches at most, send the rest again"
+        self._refuse(answer, partition, Overloaded(what))
+        return Pending(answer, None)
 
     @staticmethod
     def _believed(hosted: Hosted, bodies: BodyVerdict | None) -> BodyVerdict | None:
@@ -331,13 +341,18 @@ class ProduceStream:
             return request
         self._bytes += request.size
         timeout_ms = min(message.timeout_ms or PRODUCE_TIMEOUT_MS, PRODUCE_TIMEOUT_MAX_MS)
+        left = BATCHES_PER_REQUEST_MAX
         for index, part in enumerate(message.partitions):
+            if left <= 0:
+                request.pending.append(self._service.put_off(part))
+                continue
             pending = self._service.append(
                 part,
                 acks=message.acks,
                 timeout_ms=timeout_ms,
                 bodies=verdicts[index] if verdicts else None,
             )
+            left -= max(len(pending.answer.batches), 1)
             request.pending.append(pending)
             if pending.waiter is not None:
                 request.open += 1
@@ -480,6 +495,8 @@ class MetadataService:
         self._changed = asyncio.Event()
         # Before the controller has told anything.
         self.metadata = ClusterMetadata(revision=-1)
+        self._store_problem = ""
+        self._store_problem_since_ms = 0
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Take a newer picture; an older one is ignored."""
@@ -487,9 +504,17 @@ class MetadataService:
         if (metadata.generation, metadata.revision) < (mine.generation, mine.revision):
             return
         self.metadata = metadata
+        self._push()
+        self._on_change()
+
+    def doubt(self, problem: str, since_ms: int) -> None:
+        """Tell those who watch that the store is not believed, and why; empty: it is again."""
+        self._store_problem, self._store_problem_since_ms = problem, since_ms
+        self._push()
+
+    def _push(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._on_change()
 
     async def watch(
         self,
@@ -500,7 +525,13 @@ class MetadataService:
         try:
             while True:
                 changed = self._changed
-                await stream.send(pb.WatchMetadataResponse(metadata=self._picture(wanted)))
+                await stream.send(
+                    pb.WatchMetadataResponse(
+                        metadata=self._picture(wanted),
+                        store_problem=self._store_problem,
+                        store_problem_since_ms=self._store_problem_since_ms,
+                    )
+                )
                 await changed.wait()
         except Unreachable:
             return

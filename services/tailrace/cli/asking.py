@@ -57,9 +57,26 @@ class Asking:
         async def asked() -> T:
             to = connection(self.bootstrap, self.timeout_s)
             async with to.admin() as admin, telling_why(admin.trouble, to.clock):
-                return await question(admin)
+                try:
+                    return await question(admin)
+                finally:
+                    _warn_of_stale_metadata(admin)
 
         return run(asked())
+
+
+def _warn_of_stale_metadata(admin: AdminCore) -> None:
+    """Whatever was answered, or was not: say when it may be stale, and why."""
+    from tailrace.cli.formatting import iso_time, safe  # noqa: PLC0415
+    from tailrace.cli.output import warn  # noqa: PLC0415
+
+    problem, since_ms = admin.store_problem
+    if problem:
+        warn(
+            f"METADATA MAY BE STALE since {iso_time(since_ms)}: brokers do not believe the "
+            f"metadata store: {safe(problem)}. Put the right store back, or rebuild it with "
+            "`tailrace cluster recover`"
+        )
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:

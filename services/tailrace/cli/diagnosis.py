@@ -150,6 +150,60 @@ def _controller(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def _conditions(facts: ClusterFacts) -> list[BrokerCondition]:
+    """What those brokers told that answered."""
+    return [each for each in facts.conditions.values() if isinstance(each, BrokerCondition)]
+
+
+def _store(facts: ClusterFacts) -> Iterator[Finding]:
+    """Whether the metadata store is the one that the services know, by what each of them sees."""
+    seen: dict[str, list[BrokerCondition]] = {}
+    for each in _conditions(facts):
+        if each.store_problem:
+            seen.setdefault(each.store_problem, []).append(each)
+    for problem, told in seen.items():
+        since_ms = min(each.store_problem_since_ms for each in told)
+        who = named(f"broker {each.broker_id}" for each in told)
+        yield Finding(
+            "store",
+            Severity.CRITICAL,
+            f"since {iso_time(since_ms)} {who} {'does' if len(told) == 1 else 'do'} not believe "
+            f"the metadata store: {problem}. Nothing is deleted, leaders go on, nobody can be "
+            "replaced, and metadata may be stale",
+            "put the right store back: services see it within 2 s and go on by themselves. If it "
+            "is lost for good, rebuild it from the brokers: `tailrace cluster recover` "
+            "(docs/runbooks/TailraceStoreNotBelieved.md)",
+        )
+
+
+def _replicas(facts: ClusterFacts) -> Iterator[Finding]:
+    """Replicas that count for nothing: damaged, or kept back until a person has decided."""
+    for told in _conditions(facts):
+        waiting = [each for each in told.out_of_service if each.waits_for_a_person]
+        failed = [each for each in told.out_of_service if not each.waits_for_a_person]
+        unnamed = told.out_of_service_count - len(told.out_of_service)
+        if waiting:
+            yield Finding(
+                "replicas",
+                Severity.CRITICAL,
+                f"broker {told.broker_id} keeps {counted(len(waiting), 'replica')} back until a "
+                f"person decides: {named(each.partition for each in waiting)}: {waiting[0].error}",
+                "bring the other replicas back first: one of them may hold the records. Then "
+                "`tailrace topics describe TOPIC` shows who holds what, and `tailrace topics "
+                "elect-leaders --unclean` decides, and records what is lost",
+            )
+        if failed:
+            yield Finding(
+                "replicas",
+                Severity.WARNING,
+                f"broker {told.broker_id} has {counted(len(failed) + unnamed, 'replica')} out of "
+                f"service: {named(each.partition for each in failed)}: {failed[0].error}",
+                "they are filled anew from their leaders once nobody counts on them; if they stay, "
+                f"`tailrace brokers describe {told.broker_id}` says why for each "
+                "(docs/runbooks/TailraceReplicasOutOfService.md)",
+            )
+
+
 def _etcd(facts: ClusterFacts) -> Iterator[Finding]:
     for address, wrong in (facts.etcd or {}).items():
         if wrong:
@@ -160,7 +214,7 @@ def _etcd(facts: ClusterFacts) -> Iterator[Finding]:
                 f"look at its log; `etcdctl --endpoints {address} endpoint status` and "
                 "`alarm list` say more",
             )
-    told = [each for each in facts.conditions.values() if isinstance(each, BrokerCondition)]
+    told = _conditions(facts)
     away = [each for each in told if each.store_silence_ms > SILENCE_MAX_MS]
     if not away:
         return
@@ -374,6 +428,13 @@ class _Trouble(NamedTuple):
 _AT_RISK: Final = "at-risk"
 _LOSS: Final = "loss"
 _TROUBLES: Final[Mapping[str, _Trouble]] = {
+    Health.NEEDS_DECISION: _Trouble(
+        Severity.CRITICAL,
+        "replicas contradict one another about committed records, and a person has to decide, in",
+        "`tailrace topics describe TOPIC` says which replica holds what; bring the brokers back "
+        "that are away, for one of them may hold all; `tailrace topics elect-leaders --unclean` "
+        "decides, and records what is lost",
+    ),
     Health.OFFLINE: _Trouble(
         Severity.CRITICAL,
         "nobody leads",
@@ -406,6 +467,9 @@ _TROUBLES: Final[Mapping[str, _Trouble]] = {
 def _troubles(topic: TopicDescription, partition: PartitionDescription) -> Iterator[str]:
     if partition.loss:
         yield _LOSS
+    if Health.NEEDS_DECISION in partition.health:
+        yield Health.NEEDS_DECISION
+        return
     if Health.UNDER_REPLICATED not in partition.health:
         return
     for health in (Health.OFFLINE, Health.UNDER_MIN_ISR):
@@ -596,7 +660,9 @@ CHECKS: Final[tuple[tuple[str, Check], ...]] = (
     ("bootstrap", _bootstrap),
     ("controller", _controller),
     ("etcd", _etcd),
+    ("store", _store),
     ("brokers", _brokers),
+    ("replicas", _replicas),
     ("disks", _disks),
     ("files", _files),
     ("clocks", _clocks),
@@ -612,7 +678,9 @@ WELL: Final[Mapping[str, str]] = {
     "bootstrap": "every address that was given answers",
     "controller": "a controller is active and answers",
     "etcd": "etcd answers",
+    "store": "every broker believes the metadata store",
     "brokers": "every broker answers and is ready",
+    "replicas": "no replica is out of service",
     "disks": "there is room on all disks",
     "files": "no broker is near its limit of open files",
     "clocks": "clocks agree",

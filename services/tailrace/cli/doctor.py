@@ -36,6 +36,8 @@ from tailrace.transport.addresses import split_address
 EXIT_WRONG: Final = 1
 # How long reassignments are watched before they are called stuck.
 WATCH_MS: Final = 3_000
+# How long a controller may take to answer while brokers do not believe the store.
+STALE_MS: Final = 2_000
 # Whoever does not take a connection within this does not answer.
 CONNECT_MS: Final = 2_000
 ANSWER_BYTES_MAX: Final = 64 * 1024
@@ -154,8 +156,10 @@ async def _facts(
     conditions = await admin.diagnose_brokers()
     strays = await admin.describe_strays()
     brokers, moves, problem = None, None, ""
+    # Where no controller can be active there is no use in waiting for one.
+    limit_ms = STALE_MS if picture.store_problem else None
     try:
-        brokers = await admin.describe_brokers()
+        brokers = await admin.describe_brokers(timeout_ms=limit_ms)
         moves = await _moves(admin, clock)
     except TailraceError as error:
         problem = str(error)

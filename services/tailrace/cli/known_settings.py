@@ -368,6 +368,12 @@ _CONTROLLER: Final = (
     Own("retry.backoff.ms", "retry_ms", Whole(), "the first pause before something is repeated"),
     Own("retry.backoff.max.ms", "retry_max_ms", Whole(), "the longest such pause"),
     Own(
+        "replica.retry.backoff.max.ms",
+        "replica_retry_max_ms",
+        Whole(),
+        "the longest pause before a broker is told again what to do with a failed replica",
+    ),
+    Own(
         "request.timeout.ms",
         "request_timeout_ms",
         Whole(),

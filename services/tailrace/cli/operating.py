@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from tailrace.cli.asking import Asking
@@ -21,6 +22,7 @@ from tailrace.cli.settings import variable_of
 from tailrace.cli.topics import assignments, offered, print_warnings
 from tailrace.client.admin import AdminCore
 from tailrace.client.describing import Health, TopicDescription
+from tailrace.client.diagnosing import BrokerCondition, OutOfService
 from tailrace.client.moving import ReplicaFacts, best_candidate, loss_of
 from tailrace.client.operations import (
     CONFIG_KINDS,
@@ -28,6 +30,8 @@ from tailrace.client.operations import (
     BrokerState,
     Elected,
     LeaderChoice,
+    broker_states,
+    with_condition,
 )
 from tailrace.config import UNLIMITED, live_setting_facts, log_setting_facts
 from tailrace.errors import (
@@ -35,7 +39,11 @@ from tailrace.errors import (
     InvalidConfig,
     InvalidRequest,
     LeaderNotAvailable,
+    NotController,
+    RequestTimedOut,
+    StoreUnavailable,
     UnknownBroker,
+    Unreachable,
     no_partition,
 )
 from tailrace.meta.keys import DEFAULT_CONFIG
@@ -302,7 +310,7 @@ def _print_elected(asking: Asking, elected: Sequence[Elected], nothing: str) -> 
 
 
 def list_brokers(asking: Asking) -> None:
-    found = asking.ask(lambda admin: admin.describe_brokers())
+    found = asking.ask(_brokers)
     if asking.as_json:
         for each in found:
             print_json(each.as_dict())
@@ -321,17 +329,38 @@ def list_brokers(asking: Asking) -> None:
     stdout_console().print(table)
 
 
+async def _brokers(admin: AdminCore) -> list[BrokerState]:
+    """As the controller knows them, or else the metadata, with what each tells of itself."""
+    found = await _known_brokers(admin)
+    told = await admin.diagnose_brokers()
+    return [with_condition(each, told.get(each.broker_id)) for each in found]
+
+
+async def _known_brokers(admin: AdminCore) -> list[BrokerState]:
+    picture = await admin.picture()
+    if not picture.store_problem:
+        try:
+            return await admin.describe_brokers()
+        except (Unreachable, RequestTimedOut, NotController, StoreUnavailable) as error:
+            warn(f"no controller answers, this is what brokers know: {error}")
+    return broker_states(picture)
+
+
 def describe_broker(asking: Asking, broker: int) -> None:
     async def describe(
         admin: AdminCore,
-    ) -> tuple[BrokerState, dict[TopicPartition, ReplicaFacts]]:
-        about = {each.broker_id: each for each in await admin.describe_brokers()}.get(broker)
+    ) -> tuple[BrokerState, BrokerCondition | None, dict[TopicPartition, ReplicaFacts]]:
+        about = {each.broker_id: each for each in await _known_brokers(admin)}.get(broker)
         if about is None:
             raise UnknownBroker(f"there is no broker {broker}")
+        told = (await admin.diagnose_brokers()).get(broker)
         found = await admin.describe_replicas(brokers=[broker])
-        return about, {each: found[each][broker] for each in sorted(found)}
+        replicas = {each: found[each][broker] for each in sorted(found)}
+        condition = told if isinstance(told, BrokerCondition) else None
+        return with_condition(about, told), condition, replicas
 
-    about, replicas = asking.ask(describe)
+    about, condition, replicas = asking.ask(describe)
+    out = () if condition is None else condition.out_of_service
     if asking.as_json:
         print_json(
             {
@@ -344,16 +373,44 @@ def describe_broker(asking: Asking, broker: int) -> None:
                     ]
                     for folder in sorted({facts.folder for facts in replicas.values()})
                 },
+                "replicas_out_of_service": [
+                    {**each.partition._asdict(), "code": each.error.code, "why": str(each.error)}
+                    for each in out
+                ],
             }
         )
         return
     console = stdout_console()
-    console.print(Text(f"broker {broker} at {about.address or '-'}: ") + _state(about))
+    _print_broker(console, about, out)
+    table = plain_table("partition", "role", "size", "start", "end", "committed", "folder")
+    for partition, facts in replicas.items():
+        table.add_row(
+            Text(safe(str(partition))),
+            "leads" if facts.leads else "follows",
+            size(facts.size_bytes),
+            str(facts.log_start),
+            str(facts.log_end),
+            str(facts.high_watermark),
+            safe(facts.folder),
+        )
+    console.print(table if replicas else "It has no replicas, or does not answer.")
+
+
+def _print_broker(console: Console, about: BrokerState, out: Sequence[OutOfService]) -> None:
+    """What is said of a broker above the table of its replicas."""
+    console.print(Text(f"broker {about.broker_id} at {about.address or '-'}: ") + _state(about))
     if about.cordoned:
         reason = safe(about.cordon_reason) or "no reason given"
         console.print(f"cordoned since {iso_time(about.cordoned_ms)}: {reason}")
     if about.unfit:
         console.print(f"leads nothing while others can: {safe(about.unfit)}", markup=False)
+    for each in out:
+        console.print(
+            Text(f"out of service: {each.partition}: {safe(str(each.error))}", style="bold red"),
+            soft_wrap=True,
+        )
+    if about.out_of_service > len(out):
+        console.print(f"and {about.out_of_service - len(out):,} more replicas out of service")
     if about.disks:
         disks = plain_table("folder", "replicas", "free", "of", "state")
         for disk in about.disks:
@@ -365,18 +422,6 @@ def describe_broker(asking: Asking, broker: int) -> None:
                 Text(safe(disk.trouble), style="bold red") if disk.trouble else Text("well"),
             )
         console.print(disks)
-    table = plain_table("partition", "role", "size", "start", "end", "committed", "folder")
-    for each, facts in replicas.items():
-        table.add_row(
-            Text(safe(str(each))),
-            "leads" if facts.leads else "follows",
-            size(facts.size_bytes),
-            str(facts.log_start),
-            str(facts.log_end),
-            str(facts.high_watermark),
-            safe(facts.folder),
-        )
-    console.print(table if replicas else "It has no replicas, or does not answer.")
 
 
 def broker_ids(bootstrap: str | None, incomplete: str) -> list[str]:
@@ -411,5 +456,11 @@ def _state(broker: BrokerState) -> Text:
         *([Text("cordoned", style="yellow")] if broker.cordoned else []),
         *([Text("shutting down", style="yellow")] if broker.draining else []),
         *(Text(f"disk {kind}", style="bold red") for kind in troubles),
+        *(
+            [Text(f"{counted(broker.out_of_service, 'replica')} out of service", style="bold red")]
+            if broker.out_of_service
+            else []
+        ),
+        *([Text("store not believed", style="bold red")] if broker.store_problem else []),
     ]
     return Text(", ").join(words) if words else Text("ok", style="green")

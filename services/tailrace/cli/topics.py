@@ -26,8 +26,9 @@ from tailrace.client.describing import (
     Health,
     PartitionDescription,
     TopicDescription,
+    with_conditions,
 )
-from tailrace.client.diagnosing import DeletionRecord
+from tailrace.client.diagnosing import BrokerCondition, DeletionRecord
 from tailrace.errors import InvalidConfig, TailraceError, TopicExists, UnknownTopic
 from tailrace.meta.keys import LeaderChange, SettingsChange
 from tailrace.model import TopicPartition
@@ -39,6 +40,8 @@ DELETIONS_SHOWN: Final = 20
 _BAD: Final = {
     Health.OFFLINE: "bold red",
     Health.UNDER_MIN_ISR: "bold red",
+    Health.NEEDS_DECISION: "bold red",
+    Health.REPLICA_OUT: "bold red",
     Health.UNDER_REPLICATED: "yellow",
     Health.LEADER_NOT_PREFERRED: "dim",
 }
@@ -105,7 +108,13 @@ def list_all(asking: Asking) -> None:
 
 
 def describe(asking: Asking, names: Sequence[str], *, unhealthy: bool) -> None:
-    found = asking.ask(lambda admin: admin.describe_topics(names or None))
+    async def ask(admin: AdminCore) -> list[TopicDescription]:
+        found = await admin.describe_topics(names or None)
+        told = (await admin.diagnose_brokers()).values()
+        conditions = [each for each in told if isinstance(each, BrokerCondition)]
+        return [with_conditions(each, conditions) for each in found]
+
+    found = asking.ask(ask)
     shown = [(each, _shown(each, unhealthy=unhealthy)) for each in found]
     if asking.as_json:
         for topic, partitions in shown:
@@ -327,11 +336,17 @@ def print_topic(
 
 
 def _notes(partition: PartitionDescription) -> list[Text]:
-    """What a table has no room for: replicas that move, and what may be lost."""
+    """What a table has no room for: replicas that move or fail, and what may be lost."""
     notes = []
     if partition.adding or partition.removing:
         words = f"  {partition.partition}: adding {broker_list(partition.adding)}, "
         notes.append(Text(words + f"removing {broker_list(partition.removing)}", style="cyan"))
+    for broker, why in partition.out_of_service.items():
+        words = f"  {partition.partition}: out of service on broker {broker}: {safe(why)}"
+        notes.append(Text(words, style="bold red"))
+    if partition.conflict:
+        words = f"  {partition.partition}: a person has to decide: {safe(partition.conflict)}"
+        notes.append(Text(words, style="bold red"))
     if partition.loss:
         words = f"  {partition.partition}: may have lost: {safe(partition.loss)}"
         notes.append(Text(words, style="bold red"))

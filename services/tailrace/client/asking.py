@@ -96,6 +96,15 @@ class Asking:
         reached = self._metadata.picture.revision >= 0 or not self._started
         return "" if reached else self._metadata.problem
 
+    @property
+    def store_problem(self) -> tuple[str, int]:
+        """Why the broker that is followed does not believe the metadata store, and since when.
+
+        Its wall time in ms. Empty and 0: it believes the store, or nobody has answered yet.
+        """
+        picture = self._metadata.picture
+        return picture.store_problem, picture.store_problem_since_ms
+
     async def _begin(self, timeout_ms: int | None) -> Call:
         self._lifetime.check()
         await self.start()
@@ -126,7 +135,7 @@ class Asking:
         except TimeoutError:
             raise Unreachable(
                 f"brokers answer ({', '.join(self._metadata.picture.brokers.values())}), but they "
-                f"know of no active controller: are controllers and etcd up?"
+                f"know of no active controller: are controllers and etcd up?{self._stale()}"
             ) from None
         return picture.controller
 
@@ -160,13 +169,18 @@ class Asking:
                 wait_ms = int(pause_ms * self._rng.uniform(0.5, 1.0))
                 if wait_ms >= call.left_ms():
                     raise type(told)(
-                        f"{what}: not done within {call.timeout_ms} ms: {told}"
+                        f"{what}: not done within {call.timeout_ms} ms: {told}{self._stale()}"
                     ) from error
                 self._metadata.refresh()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._metadata.changed()
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    def _stale(self) -> str:
+        """Added to an error: why no controller acts, where a broker has told."""
+        problem = self._metadata.picture.store_problem
+        return f"; brokers do not believe the metadata store: {problem}" if problem else ""
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._lifetime.fail(f"{name}: {error!r}")

@@ -1,19 +1,25 @@
 """Topics and the cluster as an operator reads them: values made of a picture. Pure.
 
 Health of a partition: offline (nobody leads it), under-replicated (not every replica is in sync),
-under-min-isr (too few are in sync for acks=all), leader-not-preferred (not the first replica
-leads). A partition may be several of these at once; nothing said means that all is well.
+under-min-isr (too few are in sync for acks=all), needs-decision (a person has to say who leads),
+replica-out-of-service (a replica is damaged, or kept back until a person has decided),
+leader-not-preferred (not the first replica leads). A partition may be several of these at once;
+nothing said means that all is well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
 from tailrace.config import min_insync_of
 from tailrace.model import settled_count
+
+if TYPE_CHECKING:
+    from tailrace.client.diagnosing import BrokerCondition
 
 
 class Health(StrEnum):
@@ -22,6 +28,8 @@ class Health(StrEnum):
     OFFLINE = "offline"
     UNDER_REPLICATED = "under-replicated"
     UNDER_MIN_ISR = "under-min-isr"
+    NEEDS_DECISION = "needs-decision"
+    REPLICA_OUT = "replica-out-of-service"
     LEADER_NOT_PREFERRED = "leader-not-preferred"
 
 
@@ -41,6 +49,10 @@ class PartitionDescription:
     removing: tuple[int, ...] = ()
     # What an election may have lost, in words; empty: nothing.
     loss: str = ""
+    # Why a person has to decide who leads; empty: nobody has to.
+    conflict: str = ""
+    # By broker: why its replica serves nothing. Known only where brokers were asked.
+    out_of_service: Mapping[int, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -55,6 +67,8 @@ class PartitionDescription:
             "adding": list(self.adding),
             "removing": list(self.removing),
             "loss": self.loss,
+            "conflict": self.conflict,
+            "out_of_service": {str(each): why for each, why in self.out_of_service.items()},
         }
 
 
@@ -149,6 +163,7 @@ def describe_topic(name: str, topic: TopicPicture) -> TopicDescription:
                 adding=each.adding,
                 removing=each.removing,
                 loss=each.loss,
+                conflict=each.conflict,
             )
             for number, each in enumerate(topic.partitions)
         ),
@@ -156,6 +171,35 @@ def describe_topic(name: str, topic: TopicPicture) -> TopicDescription:
         min_insync_replicas=min_insync,
         deleting=topic.deleting,
     )
+
+
+def with_conditions(
+    topic: TopicDescription, conditions: Iterable[BrokerCondition]
+) -> TopicDescription:
+    """The topic with the replicas that brokers told are out of service."""
+    out: dict[int, dict[int, str]] = {}
+    for condition in conditions:
+        for each in condition.out_of_service:
+            if each.partition.topic == topic.topic:
+                found = out.setdefault(each.partition.partition, {})
+                found[condition.broker_id] = str(each.error)
+    if not out:
+        return topic
+    return replace(
+        topic,
+        partitions=tuple(
+            _with_out_of_service(each, out[each.partition]) if each.partition in out else each
+            for each in topic.partitions
+        ),
+    )
+
+
+def _with_out_of_service(
+    partition: PartitionDescription, out: Mapping[int, str]
+) -> PartitionDescription:
+    kinds = {*partition.health, Health.REPLICA_OUT}
+    health = tuple(each for each in Health if each in kinds)
+    return replace(partition, out_of_service=dict(sorted(out.items())), health=health)
 
 
 def describe_cluster(picture: ClusterPicture) -> ClusterDescription:
@@ -192,6 +236,7 @@ def health_of(partition: PartitionPicture, min_insync: int) -> tuple[Health, ...
         Health.OFFLINE: partition.leader < 0,
         Health.UNDER_REPLICATED: not {*settled} <= {*live},
         Health.UNDER_MIN_ISR: len(live) < min(min_insync, len(partition.replicas)),
+        Health.NEEDS_DECISION: bool(partition.conflict),
         Health.LEADER_NOT_PREFERRED: partition.leader >= 0
         and not is_moving
         and partition.leader != partition.replicas[0],

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tailrace.client.asking import Asking
 from tailrace.client.metadata import ClusterPicture
-from tailrace.errors import TailraceError
+from tailrace.errors import HighWatermarkConflict, TailraceError, error_for
 from tailrace.model import TopicPartition
 from tailrace.transport import methods
 from tailrace.transport.rpc import Method
-from tailrace.transport.wire import from_partition, to_partition
+from tailrace.transport.wire import code_name, from_partition, to_partition
 from tailrace.v1 import broker_pb2
 
 # One broker that is silent must not use up the time of all questions.
@@ -22,6 +22,17 @@ DIAGNOSE_MS: Final = 3_000
 DESCRIBE_MS: Final = 10_000
 
 R = TypeVar("R")
+
+
+class OutOfService(NamedTuple):
+    """A replica that counts for nothing until it is mended, or until a person has decided."""
+
+    partition: TopicPartition
+    error: TailraceError
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        return isinstance(self.error, HighWatermarkConflict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,12 @@ class BrokerCondition:
     lease_ttl_ms: int
     open_files: int
     open_files_max: int
+    # Why it does not believe the metadata store, and since when by its clock; empty: it does.
+    store_problem: str = ""
+    store_problem_since_ms: int = 0
+    # Its replicas that serve nothing: the first of them, and how many there are.
+    out_of_service: tuple[OutOfService, ...] = ()
+    out_of_service_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +209,15 @@ def condition_of(
         lease_ttl_ms=about.lease_ttl_ms,
         open_files=about.open_files,
         open_files_max=about.open_files_max,
+        store_problem=about.store_problem,
+        store_problem_since_ms=about.store_problem_since_ms,
+        out_of_service=tuple(
+            OutOfService(
+                from_partition(each.partition), error_for(code_name(each.error), each.reason)
+            )
+            for each in about.out_of_service
+        ),
+        out_of_service_count=about.out_of_service_count,
     )
 
 

@@ -29,7 +29,7 @@ from tailrace.model import TopicPartition
 from tailrace.runtime import Tasks
 from tailrace.transport import methods
 from tailrace.transport.envelopes import FetchResponse, PartitionFetched
-from tailrace.transport.rpc import Network, Stream
+from tailrace.transport.rpc import REQUEST_ENTRIES_MAX, Network, Stream
 from tailrace.transport.wire import error_of, to_partition
 from tailrace.v1 import broker_pb2 as pb
 
@@ -186,7 +186,8 @@ class Fetcher:
             mine.is_open = True
             # It may be wanted no longer, or with another share.
             self._due.set()
-            await stream.send(self._request(broker, places, [], opening=True))
+            await stream.send(self._request(broker, places[:REQUEST_ENTRIES_MAX], [], opening=True))
+            await self._send_all(stream, broker, places[REQUEST_ENTRIES_MAX:], [])
             tasks.spawn("tell the broker", self._tell(mine, stream))
             tasks.spawn("watch the broker", self._watch(mine, stream))
             while (response := await stream.recv()) is not None:
@@ -206,7 +207,24 @@ class Fetcher:
             await mine.wake.wait()
             mine.wake.clear()
             places, left = self.plan.changed(mine.broker)
-            request = self._request(mine.broker, places, left)
+            await self._send_all(stream, mine.broker, places, left)
+
+    async def _send_all(
+        self,
+        stream: _FetchStream,
+        broker: int,
+        places: list[Place],
+        left: list[TopicPartition],
+    ) -> None:
+        """A request has no more partitions than a broker takes at once."""
+        size = REQUEST_ENTRIES_MAX
+        # What is left may be among the places again, so it comes first.
+        while len(left) > size:
+            await stream.send(self._request(broker, [], left[:size]))
+            left = left[size:]
+        for start in range(0, max(len(places), 1), size):
+            request = self._request(broker, places[start : start + size], left)
+            left = []
             if request.ByteSize():
                 await stream.send(request)
 

@@ -43,6 +43,8 @@ class PartitionPicture:
     removing: tuple[int, ...] = ()
     # What an election may have lost, in words.
     loss: str = ""
+    # Why a person has to decide who leads; empty: nobody has to.
+    conflict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class ClusterPicture:
     # Addresses of the live coordinators by id, and (owner, epoch) of each shard of groups.
     coordinators: Mapping[int, str] = field(default_factory=dict)
     group_shards: tuple[tuple[int, int], ...] = ()
+    # Why the broker that told this does not believe the metadata store, and since when by its
+    # clock: nobody writes newer metadata until the right store is back. Empty and 0: it does.
+    store_problem: str = ""
+    store_problem_since_ms: int = 0
 
     def coordinator_of(self, group: str) -> str:
         """The address of the coordinator that owns the group, empty while there is none."""
@@ -269,6 +275,8 @@ class MetadataWatcher:
         mine = self.picture
         if metadata.revision < 0:
             self.problem = f"{address} has not heard from a controller yet"
+            if response.store_problem:
+                self.problem += f", and does not believe the store: {response.store_problem}"
             return False
         if mine.cluster_id and metadata.cluster_id and metadata.cluster_id != mine.cluster_id:
             self.problem = f"{address} belongs to cluster {metadata.cluster_id}, which is another"
@@ -276,7 +284,7 @@ class MetadataWatcher:
         if (metadata.generation, metadata.revision) < (mine.generation, mine.revision):
             self.problem = f"{address} knows only revision {metadata.revision}"
             return False
-        self.picture = _picture(metadata)
+        self.picture = _picture(response)
         self._hints = {
             partition: hint
             for partition, hint in self._hints.items()
@@ -312,6 +320,7 @@ def topic_picture(topic: common_pb2.TopicMetadata) -> TopicPicture:
                 tuple(each.adding),
                 tuple(each.removing),
                 each.loss,
+                each.conflict,
             )
             for each in topic.partitions
         ),
@@ -320,7 +329,8 @@ def topic_picture(topic: common_pb2.TopicMetadata) -> TopicPicture:
     )
 
 
-def _picture(metadata: common_pb2.ClusterMetadata) -> ClusterPicture:
+def _picture(pushed: _Pushed) -> ClusterPicture:
+    metadata = pushed.metadata
     controller = metadata.controller if metadata.HasField("controller") else None
     return ClusterPicture(
         revision=metadata.revision,
@@ -335,4 +345,6 @@ def _picture(metadata: common_pb2.ClusterMetadata) -> ClusterPicture:
             each.id: join_address(each.host, each.port) for each in metadata.coordinators
         },
         group_shards=tuple((each.owner, each.epoch) for each in metadata.group_shards),
+        store_problem=pushed.store_problem,
+        store_problem_since_ms=pushed.store_problem_since_ms,
     )

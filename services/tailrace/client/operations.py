@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from tailrace.client.asking import Call
 from tailrace.client.describing import TopicDescription, describe_topic
-from tailrace.client.diagnosing import Diagnosing
-from tailrace.client.metadata import topic_picture
+from tailrace.client.diagnosing import BrokerCondition, Diagnosing
+from tailrace.client.metadata import ClusterPicture, topic_picture
 from tailrace.client.moving import Move, Phase, Progress, ReplicaFacts, progress_of
 from tailrace.errors import InvalidRequest, TailraceError, UnknownTopicId, Unreachable
 from tailrace.model import TopicPartition
@@ -68,6 +68,10 @@ class BrokerState:
     unfit: str = ""
     # The disks of its data folders, as it told last.
     disks: tuple[FolderState, ...] = ()
+    # What the broker itself told: how many replicas serve nothing, and why it does not believe the
+    # metadata store.
+    out_of_service: int = 0
+    store_problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -379,6 +383,42 @@ def _kind(kind: str) -> controller_pb2.ConfigKind.ValueType:
     if found is None:
         raise InvalidRequest(f"settings belong to {', '.join(CONFIG_KINDS)}, not to {kind!r}")
     return found
+
+
+def broker_states(picture: ClusterPicture) -> list[BrokerState]:
+    """The brokers as the metadata have them, for when no controller answers.
+
+    Which of them are cordoned, draining or have a bad disk is not known then.
+    """
+    partitions = [each for topic in picture.topics.values() for each in topic.partitions]
+    known = {*picture.brokers, *(broker for each in partitions for broker in each.replicas)}
+    return [
+        BrokerState(
+            broker_id=broker,
+            live=broker in picture.brokers,
+            address=picture.brokers.get(broker, ""),
+            rack=picture.racks.get(broker, ""),
+            epoch=0,
+            draining=False,
+            cordoned=False,
+            cordon_reason="",
+            cordoned_ms=0,
+            leaders=sum(each.leader == broker for each in partitions),
+            replicas=sum(broker in each.replicas for each in partitions),
+            in_sync=sum(broker in each.isr for each in partitions),
+            preferred=sum(each.replicas[:1] == (broker,) for each in partitions),
+        )
+        for broker in sorted(known)
+    ]
+
+
+def with_condition(state: BrokerState, told: BrokerCondition | TailraceError | None) -> BrokerState:
+    """The broker with what it told of itself; what did not answer told nothing."""
+    if not isinstance(told, BrokerCondition):
+        return state
+    return replace(
+        state, out_of_service=told.out_of_service_count, store_problem=told.store_problem
+    )
 
 
 def _broker_state(about: controller_pb2.BrokerDescription) -> BrokerState:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tailrace.client.describing import TopicDescription, describe_topic
+from tailrace.client.describing import TopicDescription, describe_topic, with_conditions
+from tailrace.client.diagnosing import BrokerCondition
 from tailrace.client.group_admin import GroupDescription
 from tailrace.client.metadata import ClusterPicture
 
@@ -13,8 +14,8 @@ PARTITIONS_SHOWN_MAX: Final = 5_000
 """More would make every push too large; topics beyond it are counted, not shown."""
 
 
-def cluster(picture: ClusterPicture) -> dict[str, Any]:
-    """The cluster at one revision, as the map and the tables need it."""
+def cluster(picture: ClusterPicture, conditions: Sequence[BrokerCondition] = ()) -> dict[str, Any]:
+    """The cluster at one revision, and what brokers told, as the map and the tables need it."""
     topics: list[dict[str, Any]] = []
     left_out, partitions = 0, 0
     for name in sorted(picture.topics):
@@ -25,10 +26,12 @@ def cluster(picture: ClusterPicture) -> dict[str, Any]:
         if partitions > PARTITIONS_SHOWN_MAX:
             left_out += 1
             continue
-        topics.append(_topic(describe_topic(name, topic)))
+        topics.append(_topic(with_conditions(describe_topic(name, topic), conditions)))
     return {
         "cluster_id": picture.cluster_id,
         "revision": picture.revision,
+        "store_problem": picture.store_problem,
+        "store_problem_since_ms": picture.store_problem_since_ms,
         "controller_id": picture.controller_id,
         "controller": picture.controller,
         "coordinators": [
@@ -81,6 +84,8 @@ def _topic(topic: TopicDescription) -> dict[str, Any]:
                 "health": [health.value for health in each.health],
                 "adding": list(each.adding),
                 "loss": each.loss,
+                "conflict": each.conflict,
+                "out_of_service": {str(broker): why for broker, why in each.out_of_service.items()},
             }
             for each in topic.partitions
         ],

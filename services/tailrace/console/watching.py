@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tailrace.client.admin import AdminCore
+from tailrace.client.diagnosing import BrokerCondition
 from tailrace.client.group_admin import GroupListing
 from tailrace.client.metadata import ClusterPicture
 from tailrace.console import showing
@@ -40,6 +41,7 @@ class Watcher:
         self._versions = dict.fromkeys(PARTS, 0)
         self._changed = asyncio.Event()
         self._picture = ClusterPicture()
+        self._conditions: list[BrokerCondition] = []
         self._followers = 0
         self._looked_at = asyncio.Event()
         # Partitions whose leader changed, and nobody was asked why yet.
@@ -103,11 +105,14 @@ class Watcher:
         while True:
             before = self._picture
             self._picture = after = await self._admin.next_picture(before)
-            self._put("cluster", showing.cluster(after))
+            self._show_cluster()
             wanted = had_others(after) if before.revision < 0 else moved(before, after)
             if wanted:
                 self._unexplained |= dict.fromkeys(wanted)
                 self._moved.set()
+
+    def _show_cluster(self) -> None:
+        self._put("cluster", showing.cluster(self._picture, self._conditions))
 
     async def _follow_story(self) -> None:
         """Apart from the map, which goes on however long it takes until somebody says why."""
@@ -154,7 +159,7 @@ class Watcher:
                 self._looked_at.clear()
                 await self._looked_at.wait()
             try:
-                trouble = await self._nobody_answers()
+                trouble = await self._look_at_brokers()
                 if not trouble:
                     await self._look_at_groups()
             except TailraceError as error:
@@ -162,12 +167,17 @@ class Watcher:
             self._put("trouble", trouble)
             await asyncio.sleep(GROUPS_MS / 1_000)
 
-    async def _nobody_answers(self) -> str:
-        """What is shown stays as it was when the last broker goes away: then that is said."""
+    async def _look_at_brokers(self) -> str:
+        """Ask each how it is, and show which of its replicas are out of service.
+
+        What is shown stays as it was when the last broker goes away: then that is said.
+        """
         if not self._picture.brokers:
             return ""
         told = await self._admin.diagnose_brokers(timeout_ms=ASK_TIMEOUT_MS)
         errors = [each for each in told.values() if isinstance(each, TailraceError)]
+        self._conditions = [each for each in told.values() if isinstance(each, BrokerCondition)]
+        self._show_cluster()
         if len(errors) < len(told):
             return ""
         return f"no broker answers, so what is shown is what was known last: {errors[0]}"

@@ -198,6 +198,11 @@ class Controller:
         if self._reign is not None:
             return self._reign
         active = self._active
+        if self.verified.problem:
+            raise NotController(
+                "no controller can be active: the metadata store is not believed: "
+                f"{self.verified.problem}"
+            )
         if active is None:
             raise NotController("this controller stands by, and no other is known to be active")
         where = join_address(active.host, active.port)

@@ -40,7 +40,7 @@ def _count(counts: ControllerCounts, before: PartitionState, now: PartitionState
 
 def tally(image: ClusterImage) -> PartitionTally:
     """Count the partitions of all topics that are not being deleted."""
-    partitions = offline = under_replicated = under_min_isr = not_preferred = 0
+    partitions = offline = under_replicated = under_min_isr = not_preferred = undecided = 0
     for partition, replicas in image.partitions():
         if partition.topic in image.deletions:
             continue
@@ -52,7 +52,10 @@ def tally(image: ClusterImage) -> PartitionTally:
         under_replicated += isr < len(replicas)
         under_min_isr += isr < min_insync_of(config, replicas=len(replicas))
         not_preferred += leader not in {NO_BROKER, replicas[0]}
-    return PartitionTally(partitions, offline, under_replicated, under_min_isr, not_preferred)
+        undecided += stored is not None and bool(stored.state.conflict)
+    return PartitionTally(
+        partitions, offline, under_replicated, under_min_isr, not_preferred, undecided
+    )
 
 
 def _leader_and_isr(stored: StoredState | None) -> tuple[BrokerId, int]:

@@ -26,6 +26,11 @@ _DAMAGED: Final = (CorruptBatch, CorruptCheckpoint, DamagedLog, HighWatermarkCon
 _FAILED: Final = (*_DAMAGED, LogClosed, ReplicaOffline, StorageError)
 
 
+def is_lasting(error: TailraceError) -> bool:
+    """Whether a replica is out of service, rather than late: to ask again soon mends nothing."""
+    return isinstance(error, _FAILED)
+
+
 class Failures:
     """The failed replicas of brokers in the lives that they have now."""
 

@@ -210,4 +210,5 @@ def _partition_message(
         adding=adding,
         removing=removing,
         loss=state.loss,
+        conflict=state.conflict,
     )

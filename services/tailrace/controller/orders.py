@@ -3,7 +3,8 @@
 What a broker is to do is a function of the image; a sender holds the part for one life of one
 broker, tells all of it once (`full`), then what changed, and tells again until it was heard. Many
 changes while a call is under way go out as one. Four loops for each broker, so that neither a slow
-deletion nor a large picture holds up a change of leader.
+deletion nor a large picture holds up a change of leader. What a broker cannot do for one partition
+is told again later each time (`replica_retry_max_ms` in the end), and at once when it changes.
 
 Invariant: an order that was replaced by a newer one of the same topic is never sent after it.
 """
@@ -16,9 +17,10 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tailrace.controller.facts import Term
+from tailrace.controller.failures import is_lasting
 from tailrace.controller.health import control_address
 from tailrace.controller.messages import Painter, link_address, order_for, settings_for
-from tailrace.controller.retries import Backoff
+from tailrace.controller.retries import Backoff, jittered
 from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.traces import FailoverTraces
 from tailrace.controller.views import is_admitted
@@ -364,6 +366,10 @@ class Sender:
         self.channel = network.channel(control_address(live))
         self._wanted: dict[TopicPartition, PartitionOrder] = {}
         self._untold: dict[TopicPartition, None] = {}
+        # What the broker could not do: when it is told again, and how long that wait is.
+        self._deferred: dict[TopicPartition, float] = {}
+        self._waits_ms: dict[TopicPartition, int] = {}
+        self._retry: asyncio.TimerHandle | None = None
         self._is_full = True
         self.stops: dict[Replica, None] = {}
         self._picture: common_pb2.ClusterMetadata | None = None
@@ -400,7 +406,10 @@ class Sender:
             and (order.leader_epoch, order.revision) < (known.leader_epoch, known.revision)
         ):
             return
+        if order != known:
+            self._waits_ms.pop(order.partition, None)
         self._wanted[order.partition] = order
+        self._deferred.pop(order.partition, None)
         self._untold[order.partition] = None
         if self.stops:
             self._want_again(order)
@@ -410,7 +419,7 @@ class Sender:
 
     @property
     def untold(self) -> int:
-        return len(self._untold) + len(self.stops)
+        return len(self._untold) + len(self._deferred) + len(self.stops)
 
     def repeat(self, partition: TopicPartition) -> None:
         if partition in self._wanted:
@@ -425,15 +434,19 @@ class Sender:
     def forget(self, topic: str) -> None:
         """Say no more of a topic that is being deleted."""
         for partition in [each for each in self._wanted if each.topic == topic]:
-            del self._wanted[partition]
-            self._untold.pop(partition, None)
+            self._drop(partition)
         self._note_told()
 
     def forget_one(self, partition: TopicPartition) -> None:
         """Say no more of a partition that has its replicas elsewhere."""
+        self._drop(partition)
+        self._note_told()
+
+    def _drop(self, partition: TopicPartition) -> None:
         self._wanted.pop(partition, None)
         self._untold.pop(partition, None)
-        self._note_told()
+        self._deferred.pop(partition, None)
+        self._waits_ms.pop(partition, None)
 
     def stop(self, replicas: Iterable[Replica]) -> None:
         self.stops.update(dict.fromkeys(replicas))
@@ -454,6 +467,8 @@ class Sender:
         """This life of the broker is over."""
         for task in self._loops:
             task.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
         # Who waits for it waits in vain.
         self.leads.set()
 
@@ -517,17 +532,18 @@ class Sender:
                 span.end(problem)
         _raise(error_of(response.error, response.message))
         self._is_full = False
-        done = self._acknowledge(sent, response)
+        self._acknowledge(sent, response)
         if full:
             self._report_stray(response)
-        if self._untold and done:
+        if self._untold:
             self._order_wake.set()
         self._note_told()
-        return done
+        return True
 
     def _acknowledge(
         self, sent: list[PartitionOrder], response: control_pb2.LeaderAndIsrResponse
-    ) -> bool:
+    ) -> None:
+        refused: dict[TopicPartition, TailraceError] = {}
         failures = {
             (each.partition.topic, each.partition.partition): error_of(each.error, each.message)
             for each in response.errors
@@ -536,16 +552,48 @@ class Sender:
             partition = order.partition
             failure = failures.get((partition.topic, partition.partition))
             if failure is not None:
-                if partition in self._wanted:
-                    self._untold[partition] = None
+                if self._wanted.get(partition) is order:
+                    refused[partition] = failure
                 self._reports.failed(self.live, order, failure)
                 continue
             if self._wanted.get(partition) is order:
                 self._untold.pop(partition, None)
+                self._waits_ms.pop(partition, None)
             self._reports.obeyed(self.live, order)
             if self._traces is not None:
                 self._traces.obeyed(self._broker, order)
-        return not failures
+        if refused:
+            self._defer(refused)
+
+    def _defer(self, refused: Mapping[TopicPartition, TailraceError]) -> None:
+        """Tell these again, each after twice the time of before.
+
+        Those that failed together stay together: however many there are, it is one call.
+        """
+        share, now_s = jittered(self._rng), asyncio.get_running_loop().time()
+        for partition, failure in refused.items():
+            settings = self._settings
+            max_ms = settings.replica_retry_max_ms if is_lasting(failure) else settings.retry_max_ms
+            wait_ms = min(self._waits_ms.get(partition, settings.retry_ms), max_ms)
+            self._waits_ms[partition] = wait_ms * 2
+            self._untold.pop(partition, None)
+            self._deferred[partition] = now_s + wait_ms * share / 1_000
+        self._await_first()
+
+    def _await_first(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._deferred:
+            first_s = min(self._deferred.values())
+            self._retry = asyncio.get_running_loop().call_at(first_s, self._take_due, first_s)
+
+    def _take_due(self, until_s: float) -> None:
+        for partition in [each for each, due_s in self._deferred.items() if due_s <= until_s]:
+            del self._deferred[partition]
+            self._untold[partition] = None
+        self._order_wake.set()
+        self._await_first()
 
     def _report_stray(self, response: control_pb2.LeaderAndIsrResponse) -> None:
         stray = [
@@ -556,7 +604,8 @@ class Sender:
             self._reports.stray(self.live, stray)
 
     def _note_told(self) -> None:
-        if not any(self._wanted[each].leader == self._broker for each in self._untold):
+        waiting = (*self._untold, *self._deferred)
+        if not any(self._wanted[each].leader == self._broker for each in waiting):
             self.leads.set()
 
     async def _tell_stops(self) -> bool:

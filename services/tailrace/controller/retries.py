@@ -10,6 +10,11 @@ _FACTOR: Final = 2
 _JITTER: Final = 0.5
 
 
+def jittered(rng: Random) -> float:
+    """Which share of a nominal wait to wait."""
+    return 1 - _JITTER * rng.random()
+
+
 class Backoff:
     """The waits of one thing that is tried until it succeeds."""
 
@@ -22,7 +27,7 @@ class Backoff:
     def next_s(self) -> float:
         """Seconds to wait now."""
         wait_ms, self._next_ms = self._next_ms, min(self._next_ms * _FACTOR, self._max_ms)
-        return wait_ms * (1 - _JITTER * self._rng.random()) / 1_000
+        return wait_ms * jittered(self._rng) / 1_000
 
     def reset(self) -> None:
         """It has succeeded."""

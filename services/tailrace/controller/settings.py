@@ -41,6 +41,8 @@ class ControllerSettings:
     order_timeout_ms: int = 5_000
     retry_ms: int = 50
     retry_max_ms: int = 1_000
+    # A replica that is out of service is asked for again after this long, and when it changes.
+    replica_retry_max_ms: int = 30_000
     # A request that waits for the store (or for another request) fails after this long.
     request_timeout_ms: int = 5_000
     # How long clients' pictures wait for new leaders to have their orders.

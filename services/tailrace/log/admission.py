@@ -5,7 +5,7 @@ It changes neither the log nor the producers; it only says what an append would 
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from tailrace.errors import (
     BatchFault,
     BatchTooLarge,
     CorruptBatch,
+    InvalidRequest,
     InvalidTimestamp,
     LimitReached,
     OutOfOrderSequence,
@@ -32,6 +33,9 @@ from tailrace.record.header import (
     verify,
 )
 from tailrace.record.validation import check_batch, check_latest
+
+# Batches of one partition that are checked and appended in one turn of the loop.
+BATCHES_MAX: Final = 5_000
 
 
 class BatchResult(NamedTuple):
@@ -82,6 +86,7 @@ def validated(
     batches: list[tuple[BatchHeader, memoryview]] = []
     append_timestamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     for position, header in split(data):
+        _check_count(len(batches))
         verify(source, position, header)
         if header.length > config.max_message_bytes:
             raise BatchTooLarge(
@@ -105,6 +110,11 @@ def validated(
     if not batches:
         raise CorruptBatch(BatchFault.CUT_SHORT, "no batch at all")
     return batches
+
+
+def _check_count(taken: int) -> None:
+    if taken >= BATCHES_MAX:
+        raise InvalidRequest(f"more than {BATCHES_MAX} batches of one partition in a request")
 
 
 class _Rules(TypedDict):

@@ -79,11 +79,16 @@ class VerifiedStore:
         *,
         witness: Witness | None = None,
         followed: Followed | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`followed`: which brokers are believed more than the witness; None: no others are."""
+        """`followed`: which brokers are believed more than the witness; None: no others are.
+
+        `changed` is called when the store is believed no more, for another reason, or again.
+        """
         self._store = store
         self._clock = clock
         self._say = say
+        self._changed = changed
         self._looking = asyncio.Lock()
         # Whether nothing has happened since the last look that calls for another one.
         self._is_fresh = False
@@ -117,6 +122,13 @@ class VerifiedStore:
                 await self.look()
             except StoreUnavailable:
                 continue
+
+    @property
+    def problem_since_wall_ms(self) -> int:
+        """Since when the store is not believed, wall time; 0: it is believed."""
+        if self.problem_since_ms is None:
+            return 0
+        return self._clock.wall_ms() - (self._clock.monotonic_ms() - self.problem_since_ms)
 
     async def look(self) -> Witness | None:
         """Look who the store is, now; what it says of itself, None while nothing is founded.
@@ -289,9 +301,11 @@ class VerifiedStore:
             self.replaced.set()
 
     def _believe(self, found: Judgement, seen: Snapshot) -> None:
-        if self.problem:
-            self._say(f"the metadata store is believed again, after: {self.problem}")
-        self.standing, self.problem, self.problem_since_ms = found.standing, "", None
+        former, self.problem, self.problem_since_ms = self.problem, "", None
+        self.standing = found.standing
+        if former:
+            self._say(f"the metadata store is believed again, after: {former}")
+            self._changed()
         self._registered_ms = {}
         if found.standing is Standing.REPLACED and self._record is not None:
             if not self.replaced.is_set():
@@ -309,7 +323,8 @@ class VerifiedStore:
 
     def _doubt(self, found: Judgement) -> None:
         self._is_fresh = False
-        if self.problem != found.problem:
+        is_news = self.problem != found.problem
+        if is_news:
             self._say(
                 f"THE METADATA STORE IS NOT BELIEVED: {found.problem}. Nothing is deleted, no "
                 "order of it is obeyed, and what this process leads is served on. Put the right "
@@ -318,6 +333,8 @@ class VerifiedStore:
         if not self.problem:
             self.problem_since_ms = self._clock.monotonic_ms()
         self.standing, self.problem = found.standing, found.problem
+        if is_news:
+            self._changed()
 
     def _checked_witness(self) -> Witness | None:
         if self.problem or self.replaced.is_set():

@@ -32,6 +32,10 @@ SHARDS_UNOWNED = gauge("cluster_shards_unowned", "Shards of groups without a liv
 TOPICS = gauge("cluster_topics", "Topics.")
 PARTITIONS = gauge("cluster_partitions", "Partitions of all topics.")
 OFFLINE = gauge("cluster_offline_partitions", "Partitions without a leader.")
+UNDECIDED = gauge(
+    "cluster_undecided_partitions",
+    "Partitions whose replicas contradict one another about committed records: a person decides.",
+)
 UNDER_REPLICATED = gauge(
     "cluster_under_replicated_partitions", "Partitions whose ISR lacks a replica."
 )
@@ -48,7 +52,8 @@ DAMAGED_KEYS = gauge("cluster_unreadable_keys", "Keys in etcd that cannot be rea
 CONTROLLER: Final = (
     *(ACTIVE, EPOCH, TERMS, QUEUE, COMMITS, REFUSALS, LEADER_CHANGES, LEADERS_LOST, LOSSES),
     *(BROKERS, CORDONED, COORDINATORS, SHARDS_UNOWNED, TOPICS, PARTITIONS, OFFLINE),
-    *(UNDER_REPLICATED, UNDER_MIN_ISR, NOT_PREFERRED, REASSIGNING, DELETING, DAMAGED_KEYS),
+    *(UNDECIDED, UNDER_REPLICATED, UNDER_MIN_ISR, NOT_PREFERRED, REASSIGNING, DELETING),
+    DAMAGED_KEYS,
 )
 
 
@@ -60,6 +65,7 @@ class PartitionTally(NamedTuple):
     under_replicated: int = 0
     under_min_isr: int = 0
     not_preferred: int = 0
+    undecided: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,7 @@ def put_controller(page: Page, counts: ControllerCounts, cluster: ClusterView | 
     page.put(TOPICS, cluster.topics)
     page.put(PARTITIONS, cluster.tally.partitions)
     page.put(OFFLINE, cluster.tally.offline)
+    page.put(UNDECIDED, cluster.tally.undecided)
     page.put(UNDER_REPLICATED, cluster.tally.under_replicated)
     page.put(UNDER_MIN_ISR, cluster.tally.under_min_isr)
     page.put(NOT_PREFERRED, cluster.tally.not_preferred)

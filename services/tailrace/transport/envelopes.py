@@ -21,10 +21,13 @@ from typing import Final, Protocol
 from google.protobuf.message import DecodeError
 
 from tailrace.model import TopicPartition
-from tailrace.transport.rpc import Bytes
+from tailrace.transport.rpc import REQUEST_ENTRIES_MAX, Bytes
 from tailrace.v1 import broker_pb2 as pb
 
 PARTITIONS_KNOWN_MAX: Final = 16_384
+# A message is taken apart in one turn of the loop: what it may consist of at most.
+FIELDS_MAX: Final = 65_536
+PARTITION_FIELDS_MAX: Final = 8
 """How many names of partitions are kept in their encoded form."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -209,6 +212,15 @@ _SMALL: Final = tuple(bytes((number,)) for number in range(0x80))
 # --------------------------------------------------------------------------------------- reading
 
 
+def check_fields(data: Bytes, at_most: int) -> None:
+    """Raise DecodeError for a message with more fields at its top than that.
+
+    Protobuf makes an object of each, however little they carry: who counts first is spared that.
+    """
+    for _ in _fields(data, 0, len(data), at_most):
+        pass
+
+
 def decode_produce_request(data: Bytes) -> ProduceRequest:
     request = ProduceRequest()
     parts: list[PartitionBatches] = []
@@ -220,6 +232,8 @@ def decode_produce_request(data: Bytes) -> ProduceRequest:
         elif number == 3 and start < 0:
             request.timeout_ms = value & 0xFFFFFFFF
         elif number == 4 and start >= 0:
+            if len(parts) >= REQUEST_ENTRIES_MAX:
+                raise DecodeError(f"a request with more than {REQUEST_ENTRIES_MAX} partitions")
             parts.append(_partition_batches(data, start, value))
         elif number == 5 and start >= 0:
             request.client_id = _string(data, start, value)
@@ -243,7 +257,7 @@ def decode_fetch_response(data: Bytes) -> FetchResponse:
 
 def _partition_batches(data: Bytes, at: int, end: int) -> PartitionBatches:
     part = PartitionBatches()
-    for number, value, start in _fields(data, at, end):
+    for number, value, start in _fields(data, at, end, PARTITION_FIELDS_MAX):
         if number == 4 and start >= 0:
             part.batches = memoryview(data)[start:value]
         elif number == 1 and start >= 0:
@@ -282,9 +296,15 @@ def _partition(data: bytes) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def _fields(data: Bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _fields(
+    data: Bytes, at: int, end: int, at_most: int = FIELDS_MAX
+) -> Iterator[tuple[int, int, int]]:
     """Each field as (number, value, -1) or, where it is a run of bytes, (number, end, start)."""
+    left = at_most
     while at < end:
+        left -= 1
+        if left < 0:
+            raise DecodeError(f"a message with more than {at_most} fields")
         tag = data[at]
         at += 1
         if tag > 0x7F:

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
 
+from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from tailrace.transport.rpc import CallRefused, Handler, Kind, Method, Stream
+from tailrace.transport.rpc import REQUEST_BYTES_MAX, CallRefused, Handler, Kind, Method, Stream
 
 # How often a watch looks whether the service is still as it was.
 WATCH_INTERVAL_S: Final = 1.0
@@ -26,6 +27,7 @@ HEALTH_CHECK: Final = Method[Any, Any](
     health_pb2.HealthCheckRequest.FromString,
     health_pb2.HealthCheckResponse.SerializeToString,
     health_pb2.HealthCheckResponse.FromString,
+    REQUEST_BYTES_MAX,
 )
 HEALTH_WATCH: Final = Method[Any, Any](
     "/grpc.health.v1.Health/Watch",
@@ -34,6 +36,7 @@ HEALTH_WATCH: Final = Method[Any, Any](
     health_pb2.HealthCheckRequest.FromString,
     health_pb2.HealthCheckResponse.SerializeToString,
     health_pb2.HealthCheckResponse.FromString,
+    REQUEST_BYTES_MAX,
 )
 
 
@@ -45,6 +48,7 @@ def _reflection(version: str) -> Method[Any, Any]:
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
         reflection_pb2.ServerReflectionResponse.FromString,
+        REQUEST_BYTES_MAX,
     )
 
 
@@ -75,7 +79,19 @@ def introspection(
 
 async def _requests(stream: Stream[Any, Any]) -> AsyncIterator[Any]:
     while (request := await stream.recv()) is not None:
+        if request.HasField("file_containing_symbol"):
+            request.file_containing_symbol = _findable(request.file_containing_symbol)
         yield request
+
+
+def _findable(symbol: str) -> str:
+    """A symbol of the same file that protobuf finds: it knows no methods by their names."""
+    service, _, method = symbol.rpartition(".")
+    try:
+        found = descriptor_pool.Default().FindServiceByName(service)
+    except KeyError:
+        return symbol
+    return service if method in found.methods_by_name else symbol
 
 
 class _Health:

@@ -11,12 +11,23 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from tailrace.errors import InvalidRequest
 from tailrace.transport import envelopes
-from tailrace.transport.rpc import Bytes, Kind, Method
+from tailrace.transport.rpc import (
+    MESSAGE_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_ENTRIES_MAX,
+    Bytes,
+    Kind,
+    Method,
+)
 from tailrace.v1 import broker_pb2 as broker
 from tailrace.v1 import control_pb2 as control
 from tailrace.v1 import controller_pb2 as controller
 from tailrace.v1 import group_pb2 as group
+
+# Fields of a request besides those that are repeated, however often they come.
+FIELDS_BESIDE: Final = 100
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -28,12 +39,50 @@ def _decoder(message: type[R]) -> Callable[[Bytes], R]:
     return decode
 
 
-def _method(name: str, kind: Kind, request: type[Q], response: type[R]) -> Method[Q, R]:
+def _bounded_decoder(
+    message: type[Q], entries_max: int = REQUEST_ENTRIES_MAX
+) -> Callable[[Bytes], Q]:
+    """As `_decoder`, and of nothing more entries than that."""
+    decode = _decoder(message)
+    repeated = [each.name for each in message.DESCRIPTOR.fields if each.is_repeated]
+    if not repeated:
+        return decode
+
+    # Small ones cannot have as many: an entry is two bytes at least.
+    small, fields_max = 2 * entries_max, len(repeated) * entries_max + FIELDS_BESIDE
+
+    def bounded(data: Bytes) -> Q:
+        if len(data) > small:
+            envelopes.check_fields(data, fields_max)
+        request = decode(data)
+        for name in repeated:
+            count = len(getattr(request, name))
+            if count > entries_max:
+                raise InvalidRequest(
+                    f"a request with {count} {name}: at most {entries_max} go in one, send several"
+                )
+        return request
+
+    return bounded
+
+
+def _method(
+    name: str,
+    kind: Kind,
+    request: type[Q],
+    response: type[R],
+    *,
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+    entries_max: int = REQUEST_ENTRIES_MAX,
+    grows: bool = False,
+) -> Method[Q, R]:
+    """`grows`: what a controller tells brokers, on a port of its own, grows with the cluster."""
     return Method(
+        request_bytes_max=request_bytes_max,
         name=f"/tailrace.v1.{name}",
         kind=kind,
         encode_request=request.SerializeToString,
-        decode_request=_decoder(request),
+        decode_request=(_decoder(request) if grows else _bounded_decoder(request, entries_max)),
         encode_response=response.SerializeToString,
         decode_response=_decoder(response),
     )
@@ -51,9 +100,10 @@ BROKER_FETCH: Final = Method(
     name="/tailrace.v1.BrokerService/Fetch",
     kind=Kind.BIDI_STREAM,
     encode_request=broker.FetchRequest.SerializeToString,
-    decode_request=_decoder(broker.FetchRequest),
+    decode_request=_bounded_decoder(broker.FetchRequest),
     encode_response=envelopes.encode_fetch_response,
     decode_response=envelopes.decode_fetch_response,
+    request_bytes_max=REQUEST_BYTES_MAX,
 )
 BROKER_LIST_OFFSETS: Final = _method(
     "BrokerService/ListOffsets",
@@ -115,6 +165,8 @@ CONTROL_LEADER_AND_ISR: Final = _method(
     Kind.UNARY,
     control.LeaderAndIsrRequest,
     control.LeaderAndIsrResponse,
+    request_bytes_max=MESSAGE_BYTES_MAX,
+    grows=True,
 )
 CONTROL_STOP_REPLICA: Final = _method(
     "BrokerControlService/StopReplica",
@@ -127,12 +179,15 @@ CONTROL_UPDATE_METADATA: Final = _method(
     Kind.UNARY,
     control.UpdateMetadataRequest,
     control.UpdateMetadataResponse,
+    request_bytes_max=MESSAGE_BYTES_MAX,
+    grows=True,
 )
 CONTROL_UPDATE_SETTINGS: Final = _method(
     "BrokerControlService/UpdateSettings",
     Kind.UNARY,
     control.UpdateSettingsRequest,
     control.UpdateSettingsResponse,
+    grows=True,
 )
 CONTROL_READ_RECOVERY_FACTS: Final = _method(
     "BrokerControlService/ReadRecoveryFacts",
@@ -243,6 +298,8 @@ GROUP_SYNC: Final = _method(
     Kind.UNARY,
     group.SyncGroupRequest,
     group.SyncGroupResponse,
+    # The assignments of all members of a group: `group.max.bytes` of them, and their ids.
+    request_bytes_max=4 * REQUEST_BYTES_MAX,
 )
 GROUP_HEARTBEAT: Final = _method(
     "GroupService/Heartbeat",
@@ -261,12 +318,18 @@ GROUP_COMMIT_OFFSETS: Final = _method(
     Kind.UNARY,
     group.CommitOffsetsRequest,
     group.CommitOffsetsResponse,
+    # Ten thousand commits, with names of groups and topics.
+    request_bytes_max=2 * REQUEST_BYTES_MAX,
 )
 GROUP_STREAM_COMMITS: Final = _method(
     "GroupService/StreamCommits",
     Kind.BIDI_STREAM,
     group.StreamCommitsRequest,
     group.StreamCommitsResponse,
+    # Ten thousand commits, with names of groups and topics.
+    request_bytes_max=2 * REQUEST_BYTES_MAX,
+    # The coordinator refuses what is above REQUEST_ENTRIES_MAX, and the stream goes on.
+    entries_max=2 * REQUEST_ENTRIES_MAX,
 )
 GROUP_FETCH_OFFSETS: Final = _method(
     "GroupService/FetchOffsets",

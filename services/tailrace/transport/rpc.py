@@ -19,6 +19,10 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 MESSAGE_BYTES_MAX: Final = 72 << 20
+# A request that carries no batches: to decode one of these holds the loop for some 20 ms at most.
+REQUEST_BYTES_MAX: Final = 1 << 20
+# Partitions, topics, members and so on in one request: what they cost is done in one turn or two.
+REQUEST_ENTRIES_MAX: Final = 10_000
 LINK_HEADER_BYTES_MAX: Final = 4 << 20
 LINK_PAYLOAD_BYTES_MAX: Final = MESSAGE_BYTES_MAX
 
@@ -48,7 +52,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Method(Generic[Q, R]):
-    """One RPC: its full name (`/tailrace.v1.BrokerService/Produce`) and its two codecs."""
+    """One RPC: its full name (`/tailrace.v1.BrokerService/Produce`) and its two codecs.
+
+    `request_bytes_max`: a server takes no larger request, however much its limits let in.
+    """
 
     name: str
     kind: Kind
@@ -56,6 +63,7 @@ class Method(Generic[Q, R]):
     decode_request: Callable[[Bytes], Q]
     encode_response: Callable[[R], Encoded]
     decode_response: Callable[[Bytes], R]
+    request_bytes_max: int = MESSAGE_BYTES_MAX
 
 
 class Stream(Protocol[Q_contra, R_co]):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tailrace.broker.service import BATCHES_PER_REQUEST_MAX
 from tailrace.errors import RequestTimedOut, Unreachable
 from tailrace.transport import methods
 from tailrace.transport.envelopes import PartitionBatches, ProduceRequest
@@ -106,6 +107,24 @@ async def test_too_few_in_sync_refuse_acks_all_only(trio: Trio) -> None:
     await trio.lead(0, 0, isr=(0,))
     assert code_name((await trio.produce()).error) == "NOT_ENOUGH_REPLICAS"
     assert not (await trio.produce(acks=pb.ACKS_LEADER)).error
+
+
+@simulate
+async def test_a6_what_has_no_room_in_a_request_is_to_be_sent_again(trio: Trio) -> None:
+    """A request is appended in one turn of the loop."""
+    await trio.start()
+    await trio.lead(0, 0, isr=(0,))
+    stream = trio.producing()
+    many = part()
+    many.batches = batch() * BATCHES_PER_REQUEST_MAX
+    other = part(1)
+    await stream.send(ProduceRequest(correlation=1, acks=pb.ACKS_LEADER, partitions=[many, other]))
+    answer = await stream.recv()
+    assert answer is not None
+    first, second = answer.partitions
+    assert (first.error, len(first.batches)) == (0, BATCHES_PER_REQUEST_MAX)
+    assert code_name(second.error) == "OVERLOADED"
+    assert "send the rest again" in second.message
 
 
 @simulate
@@ -337,6 +356,22 @@ async def test_offsets_of_an_unknown_partition(trio: Trio) -> None:
     await trio.start(0)
     found = await offset(trio, pb.OFFSET_POSITION_LATEST)
     assert (code_name(found.error), found.offset) == ("UNKNOWN_TOPIC", -1)
+
+
+@simulate
+async def test_l1_that_the_store_is_not_believed_is_pushed_at_once(trio: Trio) -> None:
+    await trio.start(0)
+    channel = trio.host.channel("b0:9092")
+    stream = channel.open(methods.BROKER_WATCH_METADATA, pb.WatchMetadataRequest())
+    first = await stream.recv()
+    assert first is not None
+    assert (first.store_problem, first.store_problem_since_ms) == ("", 0)
+    for problem, since_ms in (("it is empty", 77), ("", 0)):
+        trio.brokers[0].metadata.doubt(problem, since_ms)
+        told = await stream.recv()
+        assert told is not None
+        assert (told.store_problem, told.store_problem_since_ms) == (problem, since_ms)
+    stream.cancel()
 
 
 @simulate

@@ -19,11 +19,18 @@ from tailrace.cli.diagnosis import (
     worst,
 )
 from tailrace.client.describing import describe_topic
-from tailrace.client.diagnosing import BrokerCondition, StrayReplica
+from tailrace.client.diagnosing import BrokerCondition, OutOfService, StrayReplica
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
 from tailrace.client.moving import Move, Phase, Progress
 from tailrace.client.operations import BrokerState, FolderState
-from tailrace.errors import TailraceError, Unreachable
+from tailrace.errors import (
+    DamagedLog,
+    HighWatermarkConflict,
+    TailraceError,
+    Unreachable,
+    error_for,
+)
+from tailrace.model import TopicPartition
 from unit.cli.test_strays import stray
 
 NOW_MS = 1_000_000
@@ -354,3 +361,46 @@ def test_replicas_that_are_set_aside_are_one_finding_with_what_to_do() -> None:
     assert "3 replicas (6.0 KiB) set aside on broker 1, broker 2: of t-0" in found.what
     assert "the first goes at 2027-01-15T08:00:00.000Z" in found.what
     assert "tailrace brokers strays" in found.do
+
+
+def of_check(facts: ClusterFacts, check: str) -> list[Finding]:
+    return [each for each in examine(facts) if each.check == check]
+
+
+def test_l1_a_store_that_is_not_believed_is_told_with_who_since_when_and_what_to_do() -> None:
+    doubts = {"store_problem": "it is empty", "store_problem_since_ms": 1_794_830_400_123}
+    conditions = {1: condition(1, **doubts), 2: condition(2, **doubts), 3: condition(3)}
+    (found,) = of_check(replace(cluster(), conditions=conditions), "store")
+    assert found.severity is Severity.CRITICAL
+    assert "since 2026-11-16T12:00:00.123Z broker 1, broker 2 do not believe" in found.what
+    assert "it is empty" in found.what
+    assert "put the right store back" in found.do
+    assert "tailrace cluster recover" in found.do
+    (well,) = of_check(cluster(), "store")
+    assert well.severity is Severity.OK
+
+
+def test_l4_l5_replicas_out_of_service_are_told_apart_by_what_they_need() -> None:
+    conflict = error_for(HighWatermarkConflict.code, "t-0: it knows 2,000")
+    damaged = error_for(DamagedLog.code, "t-1: a batch is damaged")
+    out = (
+        OutOfService(TopicPartition("t", 0), conflict),
+        OutOfService(TopicPartition("t", 1), damaged),
+    )
+    told = {2: condition(2, out_of_service=out, out_of_service_count=7)}
+    waiting, failed = of_check(replace(cluster(), conditions=told), "replicas")
+    assert waiting.severity is Severity.CRITICAL
+    assert "t-0" in waiting.what
+    assert "it knows 2,000" in waiting.what
+    assert failed.severity is Severity.WARNING
+    # Those that were only counted are counted here too.
+    assert "6 replicas out of service: t-1" in failed.what
+    assert "tailrace brokers describe 2" in failed.do
+
+
+def test_l4_a_partition_that_waits_for_a_person_is_critical() -> None:
+    (found, *_) = of_check(
+        cluster(partition(-1, replicas=(1, 2, 3), conflict="2 knows more")), "partitions"
+    )
+    assert found.severity is Severity.CRITICAL
+    assert "a person has to decide" in found.what

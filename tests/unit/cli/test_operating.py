@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,28 @@ import typer
 
 from tailrace.cli import operating
 from tailrace.client.describing import PartitionDescription, TopicDescription
-from tailrace.client.operations import BrokerState, Elected, FolderState, LeaderChoice
+from tailrace.client.diagnosing import OutOfService
+from tailrace.client.operations import (
+    BrokerState,
+    Elected,
+    FolderState,
+    LeaderChoice,
+    with_condition,
+)
 from tailrace.errors import (
+    DamagedLog,
     ElectionNotNeeded,
     InvalidConfig,
     InvalidRequest,
     LeaderNotAvailable,
     UnknownBroker,
     UnknownTopic,
+    Unreachable,
+    error_for,
 )
 from tailrace.model import TopicPartition
 from unit.cli.answers import Answers
+from unit.cli.test_diagnosis import condition
 from unit.client.test_moving import facts
 
 T0 = TopicPartition("t", 0)
@@ -146,7 +158,7 @@ def test_brokers_are_listed_and_described(capsys: pytest.CaptureFixture[str]) ->
     assert "cordoned, disk full" in out
     operating.list_brokers(Answers([[BROKER]], as_json=True))
     assert lines(capsys)[0]["cordon_reason"] == "its disk is old"
-    answer = (BROKER, {T0: facts(2, size_bytes=2_048, log_end=9)})
+    answer = (BROKER, None, {T0: facts(2, size_bytes=2_048, log_end=9)})
     operating.describe_broker(Answers([answer]), 2)
     out = capsys.readouterr().out
     assert "cordoned since 2026-11-16T" in out
@@ -224,3 +236,33 @@ def topic_described(*, partitions: int) -> TopicDescription:
             for number in range(partitions)
         ),
     )
+
+
+def test_l5_a_broker_with_replicas_out_of_service_is_not_ok(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    well = replace(BROKER, cordoned=False, unfit="", disks=())
+    out = (OutOfService(T0, error_for(DamagedLog.code, "a bit is flipped")),)
+    told = condition(2, out_of_service=out, out_of_service_count=3)
+    operating.list_brokers(Answers([[well, with_condition(well, told)]]))
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert first.split()[-1] == "ok"
+    assert second.rstrip().endswith("3 replicas out of service")
+    answer: Any = (with_condition(well, told), told, {})
+    operating.describe_broker(Answers([answer]), 2)
+    shown = capsys.readouterr().out
+    assert "out of service: t-0: a bit is flipped" in shown
+    assert "and 2 more replicas out of service" in shown
+    operating.describe_broker(Answers([answer], as_json=True), 2)
+    (said,) = lines(capsys)
+    assert said["replicas_out_of_service"][0]["code"] == DamagedLog.code
+    assert said["out_of_service"] == 3
+
+
+def test_l1_a_broker_that_does_not_believe_the_store_is_not_ok(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    doubting = with_condition(BROKER, condition(2, store_problem="it is empty"))
+    operating.list_brokers(Answers([[doubting]]))
+    assert "store not believed" in capsys.readouterr().out
+    assert with_condition(BROKER, Unreachable("it is gone")) == BROKER

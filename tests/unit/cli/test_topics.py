@@ -102,6 +102,8 @@ def test_describe_as_json_is_what_programs_were_promised(
         "adding": [],
         "removing": [],
         "loss": "",
+        "conflict": "",
+        "out_of_service": {},
     }
 
 

@@ -6,8 +6,18 @@ import json
 
 import pytest
 
-from tailrace.client.describing import Health, describe_cluster, describe_topic, health_of
+from tailrace.client.describing import (
+    Health,
+    describe_cluster,
+    describe_topic,
+    health_of,
+    with_conditions,
+)
+from tailrace.client.diagnosing import OutOfService
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
+from tailrace.errors import ReplicaOffline
+from tailrace.model import TopicPartition
+from unit.cli.test_diagnosis import condition
 
 
 @pytest.mark.parametrize(
@@ -53,6 +63,8 @@ def test_everything_can_be_told_as_json() -> None:
             "adding": [],
             "removing": [],
             "loss": "",
+            "conflict": "",
+            "out_of_service": {},
         }
     ]
     cluster = ClusterPicture(
@@ -72,3 +84,29 @@ def test_everything_can_be_told_as_json() -> None:
         {"broker_id": 1, "address": "b:2", "rack": "", "leaders": 1, "replicas": 1},
     ]
     assert told["health"]["offline"] == 0
+
+
+def test_l4_a_partition_that_waits_for_a_person_is_not_well() -> None:
+    partition = PartitionPicture(-1, 3, (0, 1), (0, 1), conflict="broker 1 knows more")
+    topic = describe_topic("t", TopicPicture("id", (partition,)))
+    assert Health.NEEDS_DECISION in topic.partitions[0].health
+    assert topic.partitions[0].as_dict()["conflict"] == "broker 1 knows more"
+
+
+def test_l5_a_replica_out_of_service_is_seen_at_its_partition() -> None:
+    """In the ISR or not: it counts for nothing, whatever the metadata say."""
+    well = PartitionPicture(0, 3, (0, 1), (0, 1))
+    topic = describe_topic("t", TopicPicture("id", (well, well)))
+    told = condition(
+        1,
+        out_of_service=(
+            OutOfService(TopicPartition("t", 1), ReplicaOffline("its disk has failed")),
+            OutOfService(TopicPartition("other", 0), ReplicaOffline("it too")),
+        ),
+        out_of_service_count=2,
+    )
+    first, second = with_conditions(topic, [condition(0), told]).partitions
+    assert first.health == ()
+    assert second.health == (Health.REPLICA_OUT,)
+    assert second.as_dict()["out_of_service"] == {"1": "its disk has failed"}
+    assert with_conditions(topic, [condition(0)]) == topic

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from tailrace.client.diagnosing import BrokerCondition, condition_of
-from tailrace.errors import TailraceError
+from tailrace.errors import DamagedLog, HighWatermarkConflict, TailraceError
+from tailrace.model import TopicPartition
+from tailrace.transport.wire import error_code
 from tailrace.v1 import broker_pb2
 from unit.client.test_operations import World, simulate
 
@@ -29,3 +31,19 @@ def test_all_brokers_are_asked_and_one_that_is_dead_is_an_error() -> None:
         assert isinstance(told[0], BrokerCondition)
 
     simulate(main)
+
+
+def test_replicas_out_of_service_and_a_store_that_is_not_believed_are_told() -> None:
+    about = broker_pb2.DiagnoseResponse(
+        broker_id=1, store_problem="it is empty", store_problem_since_ms=77, out_of_service_count=9
+    )
+    for number, code in enumerate((DamagedLog.code, HighWatermarkConflict.code)):
+        out = about.out_of_service.add(error=error_code(code), reason=f"reason {number}")
+        out.partition.topic, out.partition.partition = "t", number
+    told = condition_of(about, asked_ms=0, took_ms=0)
+    assert (told.store_problem, told.store_problem_since_ms) == ("it is empty", 77)
+    assert told.out_of_service_count == 9
+    damaged, waiting = told.out_of_service
+    assert (damaged.partition, str(damaged.error)) == (TopicPartition("t", 0), "reason 0")
+    assert not damaged.waits_for_a_person
+    assert waiting.waits_for_a_person

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.diagnosing import OutOfService
 from tailrace.client.group_admin import GroupDescription, GroupMemberDescription, GroupPosition
 from tailrace.client.metadata import ClusterPicture, PartitionPicture, TopicPicture
 from tailrace.console import showing
+from tailrace.errors import ReplicaOffline
 from tailrace.model import TopicPartition
+from unit.cli.test_diagnosis import condition
 
 
 def picture(**changed: Any) -> ClusterPicture:
@@ -116,3 +119,14 @@ def test_records_are_looked_for_by_words() -> None:
     assert showing.matches("", ("anything",))
     assert showing.matches("TEA seven", ("table-seven", "two teas"))
     assert not showing.matches("tea cake", ("tea",))
+
+
+def test_l1_l5_what_may_be_stale_and_what_is_out_of_service_is_shown() -> None:
+    stale = picture(store_problem="it is empty", store_problem_since_ms=77)
+    out = (OutOfService(TopicPartition("t", 0), ReplicaOffline("its disk has failed")),)
+    shown = showing.cluster(stale, [condition(2, out_of_service=out, out_of_service_count=1)])
+    assert (shown["store_problem"], shown["store_problem_since_ms"]) == ("it is empty", 77)
+    first, second = shown["topics"][0]["partitions"]
+    assert first["out_of_service"] == {"2": "its disk has failed"}
+    assert "replica-out-of-service" in first["health"]
+    assert second["out_of_service"] == {}

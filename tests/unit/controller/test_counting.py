@@ -54,3 +54,9 @@ def test_leaders_that_change_and_leaders_that_are_lost() -> None:
     # The fifth partition is new: nobody led it before.
     assert (counts.leader_changes, counts.leaders_lost, counts.losses) == (2, 1, 1)
     assert counts.commits == 1
+
+
+def test_l4_partitions_that_wait_for_a_person_are_counted() -> None:
+    waiting = state(-1, [1, 2])
+    waiting = waiting._replace(state=replace(waiting.state, conflict="2 knows more"))
+    assert tally(image(BROKERS, {0: waiting, 1: state(1, [1, 2])})).undecided == 1

@@ -42,13 +42,28 @@ class Listener:
         self.delay_s = 0.0
         self.cannot_stop: list[int] = []
         self.finds_no_record_of: list[int] = []
+        # By partition: why it cannot do what it is told.
+        self.cannot_serve: dict[int, common_pb2.ErrorCode.ValueType] = {}
 
     async def order(
         self, request: control_pb2.LeaderAndIsrRequest
     ) -> control_pb2.LeaderAndIsrResponse:
         await asyncio.sleep(self.delay_s)
         self.orders.append(request)
-        return control_pb2.LeaderAndIsrResponse(error=self.error, message="so says the test")
+        response = control_pb2.LeaderAndIsrResponse(error=self.error, message="so says the test")
+        for each in request.partitions:
+            if each.partition.partition in self.cannot_serve:
+                response.errors.add(
+                    partition=each.partition, error=self.cannot_serve[each.partition.partition]
+                )
+        return response
+
+    def told(self, partition: int) -> int:
+        """In how many orders a partition was."""
+        return sum(
+            any(each.partition.partition == partition for each in order.partitions)
+            for order in self.orders
+        )
 
     async def stop(
         self, request: control_pb2.StopReplicaRequest
@@ -502,5 +517,64 @@ def test_settled_means_that_leaders_know() -> None:
         world.listeners[B2].delay_s = 3
         world.update(changed(first, {0: stored(B2, 40, 1)}))
         assert not await world.orders.settle()
+
+    simulate(main)
+
+
+def test_l5_a_replica_that_stays_out_of_service_is_asked_for_less_and_less() -> None:
+    """It was 1.5 times a second for as long as the broker lived."""
+
+    async def main(world: World) -> None:
+        damaged = world.listeners[B2]
+        damaged.cannot_serve = {0: common_pb2.ERROR_CODE_DAMAGED_LOG}
+        first = image({0: stored(B1, 30), 1: stored(B1, 30)})
+        world.update(first)
+        await asyncio.sleep(120)
+        early = damaged.told(0)
+        await asyncio.sleep(600)
+        # Each wait is 15 to 30 s now.
+        assert 20 <= damaged.told(0) - early <= 41
+        assert early < 20
+        assert damaged.told(1) == 1, "what it can do is not told again"
+        assert world.orders.untold == 1
+        # A new state is told at once, and the next waits are short again.
+        before = damaged.told(0)
+        world.update(changed(first, {0: stored(B3, 40, 1), 1: first.states["t"][1]}))
+        await asyncio.sleep(1)
+        assert damaged.told(0) >= before + 4
+        damaged.cannot_serve = {}
+        await asyncio.sleep(35)
+        assert world.orders.untold == 0
+
+    simulate(main)
+
+
+def test_l5_replicas_that_fail_together_are_told_together_and_hold_up_nothing() -> None:
+    async def main(world: World) -> None:
+        broken = world.listeners[B2]
+        broken.cannot_serve = dict.fromkeys(range(200), common_pb2.ERROR_CODE_REPLICA_OFFLINE)
+        states = {number: stored(B1, 30) for number in range(201)}
+        first = image(states)
+        world.update(first)
+        await asyncio.sleep(300)
+        # 200 partitions, as many calls as one would need.
+        assert len(broken.orders) < 30
+        world.update(changed(first, {**states, 200: stored(B3, 40, 1)}))
+        await asyncio.sleep(0.1)
+        last = broken.orders[-1]
+        assert [each.partition.partition for each in last.partitions] == [200]
+
+    simulate(main)
+
+
+def test_a_replica_that_is_only_late_is_asked_for_again_soon() -> None:
+    async def main(world: World) -> None:
+        late = world.listeners[B2]
+        late.cannot_serve = {0: common_pb2.ERROR_CODE_REQUEST_TIMED_OUT}
+        world.update(image({0: stored(B1, 30)}))
+        await asyncio.sleep(60)
+        told = late.told(0)
+        await asyncio.sleep(10)
+        assert 9 <= late.told(0) - told <= 21
 
     simulate(main)

@@ -8,10 +8,12 @@ from tailrace.config import BatchValidation, LogConfig, TimestampType
 from tailrace.errors import (
     BatchTooLarge,
     CorruptBatch,
+    InvalidRequest,
     InvalidTimestamp,
     OutOfOrderSequence,
     UnknownProducer,
 )
+from tailrace.log import admission
 from tailrace.log.admission import (
     Admission,
     BatchResult,
@@ -205,3 +207,12 @@ def test_bodies_that_were_looked_into_elsewhere_are_not_again() -> None:
     with pytest.raises(CorruptBatch, match="not an Arrow message"):
         with_verdict(BodyVerdict(caught.value))
     check_bodies(built(3) + built(1), "orders", LogConfig(), now_ms=NOW_MS)
+
+
+def test_a6_so_many_batches_of_a_partition_and_no_more_are_checked_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "BATCHES_MAX", 3)
+    assert len(check(built(1) * 3)) == 3
+    with pytest.raises(InvalidRequest, match="more than 3 batches of one partition"):
+        check(built(1) * 4)

@@ -34,7 +34,15 @@ class World:
         self.said: list[str] = []
         self.etcd = MemoryEtcd()
         self.inner = self.etcd.connect()
-        self.store = VerifiedStore(self.inner, LoopClock(loop), self.said.append)
+        self.clock = LoopClock(loop)
+        # What was the problem each time that the store's standing changed.
+        self.beliefs: list[str] = []
+        self.store = VerifiedStore(
+            self.inner,
+            self.clock,
+            self.said.append,
+            changed=lambda: self.beliefs.append(self.store.problem),
+        )
 
     async def found(self, etcd: MemoryEtcd, record: bytes = RECORD) -> None:
         term = encode(TermRecord(controller_id=1, token="one"))
@@ -256,3 +264,23 @@ def test_it_is_a_store_like_any_other() -> None:
         *dir(VerifiedStore)
     }
     assert missing == set()
+
+
+@simulate
+async def test_l1_who_wants_to_know_is_told_of_every_change_of_belief(world: World) -> None:
+    await world.found(world.etcd)
+    await world.store.get("/a")
+    assert (world.beliefs, world.store.problem_since_wall_ms) == ([], 0)
+    world.swap(MemoryEtcd())
+    lost_ms = world.clock.wall_ms()
+    for _ in range(3):
+        await world.doubts()
+        with pytest.raises(StoreUnavailable):
+            await world.store.get("/a")
+    assert world.beliefs == [world.store.problem] != [""]
+    assert lost_ms <= world.store.problem_since_wall_ms < world.clock.wall_ms()
+    world.swap(world.etcd)
+    await world.doubts()
+    await world.store.get("/a")
+    assert world.beliefs[1:] == [""]
+    assert world.store.problem_since_wall_ms == 0

@@ -14,6 +14,8 @@ from tailrace.model import TopicPartition
 from tailrace.record.build import batch_from_columns
 from tailrace.record.view import BatchView
 from tailrace.transport.envelopes import (
+    FIELDS_MAX,
+    PARTITION_FIELDS_MAX,
     FetchResponse,
     PartitionBatches,
     PartitionFetched,
@@ -23,7 +25,7 @@ from tailrace.transport.envelopes import (
     encode_fetch_response,
     encode_produce_request,
 )
-from tailrace.transport.rpc import joined
+from tailrace.transport.rpc import REQUEST_ENTRIES_MAX, joined
 from tailrace.v1 import broker_pb2 as pb
 from tailrace.v1 import common_pb2
 
@@ -200,3 +202,16 @@ def test_batches_are_a_view_of_what_came() -> None:
     batches = decode_produce_request(data).partitions[0].batches
     assert isinstance(batches, memoryview)
     assert batches.obj is data
+
+
+def test_a6_a_request_of_many_small_parts_is_not_taken_apart() -> None:
+    part = b"\x22\x00"
+    assert len(decode_produce_request(part * REQUEST_ENTRIES_MAX).partitions) == 10_000
+    with pytest.raises(DecodeError, match="more than 10000 partitions"):
+        decode_produce_request(part * (REQUEST_ENTRIES_MAX + 1))
+    # Fields that nobody knows are passed over, one after the other.
+    with pytest.raises(DecodeError, match="more than 65536 fields"):
+        decode_produce_request(b"\x78\x00" * (FIELDS_MAX + 1))
+    junk = b"\x78\x00" * (PARTITION_FIELDS_MAX + 1)
+    with pytest.raises(DecodeError, match="more than 8 fields"):
+        decode_produce_request(b"\x22" + bytes((len(junk),)) + junk)

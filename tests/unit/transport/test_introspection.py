@@ -111,6 +111,10 @@ async def test_reflection_tells_services_and_their_files(method: Method[Any, Any
                 for file in read
                 for service in file.service
             )
+        for method_name, is_there in (("Explain", True), ("NoSuch", False)):
+            symbol = f"{EXPLAIN_SERVICE}.{method_name}"
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))
+            assert (await call.read()).HasField("file_descriptor_response") is is_there
         await call.write(reflection_pb2.ServerReflectionRequest(file_by_filename="no/such"))
         assert (await call.read()).error_response.error_code == 5
         await call.done_writing()

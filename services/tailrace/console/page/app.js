@@ -6,6 +6,8 @@ const TAIL_ROWS_MAX = 500;
 const RETRY_MS = 3000;
 const SEARCH_MS = 2000;
 const TYPING_MS = 300;
+// Of a topic, how many replicas say why they are out of service.
+const REASONS_MAX = 5;
 const state = { cluster: null, groups: null, groups_left_out: 0, story: null, view: "map", tail: null, tailed: [], found: null, typing: 0, unfolded: new Set() };
 
 const at = (id) => document.getElementById(id);
@@ -62,12 +64,14 @@ function tile(value, text, level) {
 }
 
 function counted(cluster) {
-  const tally = { partitions: 0, offline: 0, short: 0, under: 0, turned: 0 };
+  const tally = { partitions: 0, offline: 0, undecided: 0, out: 0, short: 0, under: 0, turned: 0 };
   for (const topic of cluster.topics) {
     for (const each of topic.partitions) {
       tally.partitions += 1;
       tally.offline += each.health.includes("offline");
       tally.short += each.health.includes("under-min-isr");
+      tally.undecided += each.health.includes("needs-decision");
+      tally.out += each.health.includes("replica-out-of-service");
       tally.under += each.health.includes("under-replicated");
       tally.turned += each.health.includes("leader-not-preferred");
     }
@@ -75,17 +79,26 @@ function counted(cluster) {
   return tally;
 }
 
+function drawStale() {
+  const { store_problem: problem, store_problem_since_ms: since } = state.cluster;
+  at("stale").hidden = !problem;
+  at("stale").textContent = problem ? `Metadata may be stale since ${day(since)} ${new Date(since).toLocaleTimeString([], { hour12: false })}: brokers do not believe the metadata store: ${problem}. Put the right store back, or rebuild it with tailrace cluster recover.` : "";
+}
+
 function drawTiles() {
   const cluster = state.cluster;
+  drawStale();
   const tally = counted(cluster);
   const away = cluster.brokers.filter((each) => !each.live);
   const lag = (state.groups || []).reduce((sum, each) => sum + each.lag, 0);
   at("tiles").replaceChildren(
     tile(cluster.brokers.length - away.length, away.length ? `brokers; ${away.map((each) => `b${each.id}`).join(", ")} away` : "brokers", away.length ? "warn" : ""),
-    tile(cluster.controller_id >= 0 ? `c${cluster.controller_id}` : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
+    cluster.store_problem ? tile("?", "active controller", "bad") : tile(cluster.controller_id >= 0 ? `c${cluster.controller_id}` : "none", "active controller", cluster.controller_id >= 0 ? "" : "bad"),
     tile(number(tally.partitions), `partitions of ${number(cluster.topics.length)} topics`),
     tile(number(tally.offline), "offline", tally.offline ? "bad" : ""),
     tile(number(tally.short), "under min ISR", tally.short ? "bad" : ""),
+    tile(number(tally.undecided), "need a decision", tally.undecided ? "bad" : ""),
+    tile(number(tally.out), "with a replica out of service", tally.out ? "bad" : ""),
     tile(number(tally.under), "under-replicated", tally.under ? "warn" : ""),
     tile(number(tally.turned), "not led by the first replica"),
     tile(number(cluster.shards_unowned), "shards without coordinator", cluster.shards_unowned ? "bad" : ""),
@@ -120,6 +133,7 @@ function cell(topic, each, partition, broker) {
     else if (each.adding.includes(broker.id) && !inSync) [kind, what] = ["adding", "is being added"];
     else if (each.leader < 0) [kind, what] = ["headless", "nobody leads"];
     else if (!broker.live) [kind, what] = ["away", "is away"];
+    else if (each.out_of_service[broker.id]) [kind, what] = ["behind", `is out of service: ${each.out_of_service[broker.id]}`];
     else if (inSync) [kind, what] = ["follower", "is in sync"];
     else [kind, what] = ["behind", "is not in sync"];
   }
@@ -132,11 +146,16 @@ function drawTopics() {
     const replicas = Math.max(0, ...topic.partitions.map((each) => each.replicas.length));
     const smallest = Math.min(...topic.partitions.map((each) => (each.leader < 0 ? 0 : each.isr.length)));
     const wrong = [...new Set(topic.partitions.flatMap((each) => each.health))];
-    const bad = wrong.some((each) => each === "offline" || each === "under-min-isr");
+    const bad = wrong.some((each) => ["offline", "under-min-isr", "needs-decision", "replica-out-of-service"].includes(each));
+    const reasons = topic.partitions.flatMap((each, partition) => [
+      ...(each.conflict ? [`${partition}: a person has to decide: ${each.conflict}`] : []),
+      ...Object.entries(each.out_of_service).map(([broker, why]) => `${partition}: out of service on broker ${broker}: ${why}`),
+    ]);
+    const why = reasons.slice(0, REASONS_MAX).map((each) => element("div", { class: "bad" }, each));
     const health = element("span", { class: wrong.length ? (bad ? "bad" : "warn") : "good" }, wrong.join(", ") || "well");
     const lost = topic.partitions.filter((each) => each.loss).length;
     const config = Object.entries(topic.config).map(([name, value]) => `${name}=${value}`).join(" ");
-    return [topic.name, number(topic.partitions.length), replicas, `${smallest} of ${replicas}`, topic.min_insync, element("td", {}, health, lost ? element("span", { class: "bad" }, ` loss on record in ${lost}`) : null), element("td", { class: "faint" }, config)];
+    return [topic.name, number(topic.partitions.length), replicas, `${smallest} of ${replicas}`, topic.min_insync, element("td", {}, health, lost ? element("span", { class: "bad" }, ` loss on record in ${lost}`) : null, ...why, reasons.length > REASONS_MAX ? element("div", { class: "faint" }, `and ${number(reasons.length - REASONS_MAX)} more`) : null), element("td", { class: "faint" }, config)];
   });
   at("topics").replaceChildren(table(["Topic", "#Partitions", "#Replicas", "#Smallest ISR", "#Min ISR", "Health", "Settings"], rows, "There is no topic yet."));
 }

@@ -53,7 +53,7 @@ _STATUS_NAMES: Final = (
     "DATA_LOSS",
     "UNAUTHENTICATED",
 )
-_DEADLINE, _UNAVAILABLE = 4, 14
+_INVALID, _DEADLINE, _UNAVAILABLE = 3, 4, 14
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -411,8 +411,8 @@ def told(address: str, status: int, detail: str) -> TailraceError:
         return RequestTimedOut(f"{address}: it did not answer in time")
     if status == STATUS_EXHAUSTED and detail.startswith(Overloaded.code):
         return Overloaded(f"{address}: {detail}")
-    if status in {STATUS_UNIMPLEMENTED, STATUS_EXHAUSTED}:
-        # No such method, or a message above the limit: it would fail again.
+    if status in {STATUS_UNIMPLEMENTED, STATUS_EXHAUSTED, _INVALID}:
+        # No such method, or a message above a limit: it would fail again.
         return InvalidRequest(text)
     if detail.startswith(TooManyConnections.code):
         return TooManyConnections(f"{address}: {detail}")

@@ -225,6 +225,7 @@ class Http2Server:
             _end_at_once(stream, STATUS_UNIMPLEMENTED, f"no method {fields.get(':path', '')!r}")
             return
         serving = _Serving(stream, *found, peer)
+        stream.limit_messages(found[0].request_bytes_max)
         serving.encoding = fields.get("grpc-encoding", "")
         serving.answer_bytes_max = _answer_bytes_max(fields)
         refusal = account.enter(peer, serving)
@@ -469,7 +470,10 @@ class _ServerStream(Generic[Q, R]):
             raise
         if message is None:
             return None
-        received: Q = serving.method.decode_request(message)
+        try:
+            received: Q = serving.method.decode_request(message)
+        except Exception as error:
+            raise _BadRequest(f"a message that cannot be read: {error}") from error
         return received
 
     async def finish(self) -> None:

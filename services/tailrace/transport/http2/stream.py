@@ -176,6 +176,10 @@ class Http2Stream:
         self._message: memoryview | None = None
         self._filled = 0
 
+    def limit_messages(self, bytes_max: int) -> None:
+        """Take no larger message than this, if that is less than what the connection takes."""
+        self._message_bytes_max = min(self._message_bytes_max, bytes_max)
+
     # Sending.
 
     async def send(

@@ -200,6 +200,7 @@ async def test_a_call_that_is_cancelled_while_it_connects_leaves_nothing() -> No
 @pytest.mark.parametrize(
     ("status", "detail", "expected", "text"),
     [
+        (3, "too many", InvalidRequest, "INVALID_ARGUMENT: too many"),
         (4, "", RequestTimedOut, "in time"),
         (8, "large", InvalidRequest, "RESOURCE_EXHAUSTED: large"),
         (12, "what?", InvalidRequest, "UNIMPLEMENTED: what?"),
