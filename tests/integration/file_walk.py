@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from integration.cluster_harness import Cluster
+from integration.cluster_harness import Cluster, listens
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
@@ -211,10 +211,15 @@ class Walk:
         """Start it; why it does not run, if it does not."""
         with suppress(DevError):
             await self.dev.start(name)
-        await asyncio.sleep(1)
-        if self.dev.life(self.dev.state.member(name)) is Life.EXITED:
-            return f"{name} does not start: {self.dev.last_words(name)}"
-        return ""
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            member = self.dev.state.member(name)
+            if self.dev.life(member) is Life.EXITED:
+                return f"{name} does not start: {self.dev.last_words(name)}"
+            if await listens(member):
+                return ""
+            await asyncio.sleep(0.1)
+        return f"{name} does not listen: {self.dev.last_words(name)}"
 
     async def settle(self, partitions: Sequence[int], within_s: float = SETTLE_S) -> None:
         """Wait until all are in sync, or nothing changes any more."""
@@ -425,8 +430,11 @@ class FolderWalk(Walk):
         await self.judge(found, log_from)
         for each in found:
             each.told += [problem] if problem else []
+            print(each.row())
         if problem and right is not None:
             # Somebody puts right what they were told of.
+            if self.dev.life(self.dev.state.member(VICTIM)) is not Life.EXITED:
+                await self.end(VICTIM, by=signal.SIGKILL)
             (data / case.kind).write_bytes(right)
             assert not await self.start(VICTIM)
         await self.cluster.until_well(TOPIC)
