@@ -9,6 +9,7 @@ Enter at `PartitionWalk` and `FolderWalk`.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
 import time
@@ -19,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from integration.cluster_harness import Cluster
+from integration.cluster_harness import Cluster, listens
 from tailrace.client.producer import ProducerCore
 from tailrace.client.reader import PartitionReader
 from tailrace.client.settings import ProducerSettings
@@ -108,12 +109,21 @@ class Outcome:
     # The replicas are not the same, or the reader met records that are not those.
     wrong: list[str] = field(default_factory=list)
 
+    # While the victim served alone what it has: how much of it; None: it never did.
+    alone: int | None = None
+    # The others have it all: it must be there in the end, whatever is told.
+    others_have_it: bool = False
+
     @property
     def is_silent_loss(self) -> bool:
-        return bool(self.wrong) or (self.read < self.acked and not self.told)
+        is_less = self.read < self.acked or (self.alone is not None and self.alone < self.acked)
+        is_gone = self.others_have_it and self.read < self.acked
+        return bool(self.wrong) or is_gone or (is_less and not self.told)
 
     def row(self) -> str:
         what = "whole" if self.read >= self.acked else f"{self.read} of {self.acked} readable"
+        if self.alone is not None and self.alone < self.acked:
+            what += f", {self.alone} while alone"
         told = "; ".join(self.told[:2])[:150] or "nobody"
         wrong = f" WRONG {self.wrong}" if self.wrong else ""
         return f"| {self.case} | {self.done} | {what}{wrong} | {told} |"
@@ -183,8 +193,9 @@ class Walk:
         """What an older copy is taken from: the folder, when all that it holds is checkpointed."""
         await asyncio.sleep(CHECKPOINT_S)
         shutil.rmtree(self.copy, ignore_errors=True)
-        for path in self.data.rglob("*"):
-            target = self.copy / path.relative_to(self.data)
+        data = self.data
+        for path in data.rglob("*"):
+            target = self.copy / path.relative_to(data)
             target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
                 if path.is_file():
@@ -200,10 +211,15 @@ class Walk:
         """Start it; why it does not run, if it does not."""
         with suppress(DevError):
             await self.dev.start(name)
-        await asyncio.sleep(1)
-        if self.dev.life(self.dev.state.member(name)) is Life.EXITED:
-            return f"{name} does not start: {self.dev.last_words(name)}"
-        return ""
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            member = self.dev.state.member(name)
+            if self.dev.life(member) is Life.EXITED:
+                return f"{name} does not start: {self.dev.last_words(name)}"
+            if await listens(member):
+                return ""
+            await asyncio.sleep(0.1)
+        return f"{name} does not listen: {self.dev.last_words(name)}"
 
     async def settle(self, partitions: Sequence[int], within_s: float = SETTLE_S) -> None:
         """Wait until all are in sync, or nothing changes any more."""
@@ -219,7 +235,9 @@ class Walk:
                 return
             await asyncio.sleep(0.2)
 
-    async def judge(self, outcomes: Sequence[Outcome], log_from: int) -> None:
+    async def judge(
+        self, outcomes: Sequence[Outcome], log_from: int, *, is_alone: bool = False
+    ) -> None:
         """Read everything, and gather who says what; `log_from`: where the victim's log began."""
         described = await self._described([each.partition for each in outcomes])
         text = self.dev.log_path(VICTIM).read_text(errors="replace")[log_from:]
@@ -228,14 +246,16 @@ class Walk:
             counts = await asyncio.gather(*(self._read(each) for each in led[at : at + READERS]))
             for outcome, count in zip(led[at : at + READERS], counts, strict=True):
                 outcome.read = count
+        nobody = PartitionState(leader=-1, isr=(), loss="")
         for outcome in outcomes:
-            partition = described.get(outcome.partition)
-            if not _leads(partition):
+            partition = described.get(outcome.partition, nobody)
+            if partition.leader < 0:
                 outcome.told.append("describe: no leader, the partition waits")
-            if partition is not None and partition.loss:
-                outcome.told.append(f"describe: loss: {partition.loss}")
-            if partition is not None and partition.leader >= 0 and len(partition.isr) < REPLICAS:
+                outcome.read = 0
+            elif len(partition.isr) < REPLICAS and not is_alone:
                 outcome.told.append(f"describe: ISR {list(partition.isr)}")
+            if partition.loss:
+                outcome.told.append(f"describe: loss: {partition.loss}")
             outcome.told += _said(text, outcome.partition)
 
     async def _described(self, partitions: Sequence[int]) -> dict[int, PartitionState]:
@@ -313,12 +333,14 @@ class PartitionWalk(Walk):
         assert not await self.start(VICTIM)
         await self.settle(partitions)
         # Whoever is in sync has everything: let the victim alone serve it.
-        await self.judge(outcomes, log_from)
-        whole = [each for each in outcomes if not each.told or each.read >= each.acked]
         await self.end(*OTHERS, by=signal.SIGKILL)
-        await self.until_led_by_victim([each.partition for each in whole])
+        await self.until_led_by_victim(partitions)
+        await self.judge(outcomes, log_from, is_alone=True)
         for each in outcomes:
-            each.read = 0
+            each.alone, each.others_have_it = each.read, True
+        for name in OTHERS:
+            assert not await self.start(name)
+        await self.settle(partitions)
         await self.judge(outcomes, log_from)
         return outcomes
 
@@ -344,12 +366,17 @@ class PartitionWalk(Walk):
 
     def damage(self, outcomes: Sequence[Outcome], *, acked: int) -> int:
         """Hurt one file of each topic's replica; gives where the victim's log ends."""
+        data = self.data
         for outcome in outcomes:
             pattern, which = OF_PARTITIONS[outcome.case.kind]
-            folder = self.data / f"{TOPIC}-{outcome.partition}"
+            folder = data / f"{TOPIC}-{outcome.partition}"
             files = sorted(folder.glob(pattern))
+            copies = {each: self.copy / each.relative_to(data) for each in files}
+            if outcome.case.fault is Fault.OLDER:
+                # Of closed segments and of most side files there is no older state.
+                files = [each for each in files if _differ(each, copies[each])]
             path = files[which] if -len(files) <= which < len(files) else None
-            older = self.copy / path.relative_to(self.data) if path else None
+            older = copies[path] if path else None
             outcome.done = hurt(path, older, outcome.case.fault, self.rng)
             outcome.acked = acked
         return len(self.dev.log_path(VICTIM).read_text(errors="replace"))
@@ -403,8 +430,11 @@ class FolderWalk(Walk):
         await self.judge(found, log_from)
         for each in found:
             each.told += [problem] if problem else []
+            print(each.row())
         if problem and right is not None:
             # Somebody puts right what they were told of.
+            if self.dev.life(self.dev.state.member(VICTIM)) is not Life.EXITED:
+                await self.end(VICTIM, by=signal.SIGKILL)
             (data / case.kind).write_bytes(right)
             assert not await self.start(VICTIM)
         await self.cluster.until_well(TOPIC)
@@ -419,6 +449,10 @@ async def make_topic(cluster: Cluster, partitions: int) -> None:
         config={"segment.bytes": str(SEGMENT_BYTES), "min.insync.replicas": "1"},
     )
     await cluster.until_well(TOPIC)
+
+
+def _differ(path: Path, other: Path) -> bool:
+    return other.exists() and other.read_bytes() != path.read_bytes()
 
 
 def _leads(state: PartitionState | None) -> bool:
@@ -437,8 +471,11 @@ def _said(text: str, partition: int) -> list[str]:
         "is committed",
         "filled",
     )
-    lines = [line for line in text.splitlines() if f"{TOPIC}-{partition}" in line]
-    return [f"log: {_text_of(line)}" for line in lines if any(word in line for word in words)]
+    name = re.compile(rf"{TOPIC}-{partition}\b")
+    lines = [_text_of(line) for line in text.splitlines() if name.search(line)]
+    return list(
+        dict.fromkeys(f"log: {line}" for line in lines if any(map(line.__contains__, words)))
+    )
 
 
 def _text_of(line: str) -> str:

@@ -204,6 +204,11 @@ async def test_f44_l4_an_older_copy_does_not_lead_over_what_others_know(dev: Dev
         assert (await cluster.admin.describe_topic(TOPIC)).partitions[0].loss
 
 
+# One of them stands for both in `make test`.
+DEATHS = [
+    pytest.param(signal.SIGKILL, id="killed"),
+    pytest.param(signal.SIGTERM, id="ended", marks=pytest.mark.by_hand),
+]
 ONE_IN_THREE = [
     Case(kind=kind, fault=fault, role=role)
     for kind in OF_PARTITIONS
@@ -232,7 +237,7 @@ def _judged(outcomes: list[Outcome]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("death", DEATHS)
 async def test_f43_every_file_of_partitions_of_leaders_and_followers(
     dev: DevCluster, death: signal.Signals
 ) -> None:
@@ -242,7 +247,7 @@ async def test_f43_every_file_of_partitions_of_leaders_and_followers(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("death", DEATHS)
 async def test_f43_every_file_of_partitions_of_the_last_in_sync(
     dev: DevCluster, death: signal.Signals
 ) -> None:
@@ -253,7 +258,7 @@ async def test_f43_every_file_of_partitions_of_the_last_in_sync(
 
 @pytest.mark.by_hand
 @pytest.mark.timeout(3_000)
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("death", DEATHS)
 async def test_f43_every_file_of_the_folder(dev: DevCluster, death: signal.Signals) -> None:
     """The victim leads the first topic and follows in the second."""
     async with connected(dev) as cluster:
