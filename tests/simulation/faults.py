@@ -404,6 +404,11 @@ def is_running(node: BrokerNode) -> bool:
     return node.is_up
 
 
+def is_registered(node: BrokerNode) -> bool:
+    """Asked anew each time."""
+    return node.is_registered
+
+
 def answers_right(etcd: SimEtcd) -> bool:
     """Whether the store is the real one in this moment: others change it while one waits."""
     return etcd.is_right
@@ -471,7 +476,7 @@ async def clone(nemesis: Nemesis) -> None:
     until_s = nemesis.run.loop.time() + nemesis.rng.uniform(0.5, 4.0)
     # While the first one is there. Without it the copy may take its place, as a restore does.
     while (  # noqa: ASYNC110 - it is virtual time.
-        is_running(twin) and node.is_registered and nemesis.run.loop.time() < until_s
+        is_running(twin) and is_registered(node) and nemesis.run.loop.time() < until_s
     ):
         await asyncio.sleep(0.02)
     twin.kill()
