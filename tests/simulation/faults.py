@@ -404,8 +404,8 @@ def is_running(node: BrokerNode) -> bool:
     return node.is_up
 
 
-def holds_its_key(node: BrokerNode) -> bool:
-    """Whether it is registered in this moment."""
+def is_registered(node: BrokerNode) -> bool:
+    """Asked anew each time."""
     return node.is_registered
 
 
@@ -476,7 +476,7 @@ async def clone(nemesis: Nemesis) -> None:
     until_s = nemesis.run.loop.time() + nemesis.rng.uniform(0.5, 4.0)
     # While the first one is there. Without it the copy may take its place, as a restore does.
     while (  # noqa: ASYNC110 - it is virtual time.
-        is_running(twin) and holds_its_key(node) and nemesis.run.loop.time() < until_s
+        is_running(twin) and is_registered(node) and nemesis.run.loop.time() < until_s
     ):
         await asyncio.sleep(0.02)
     twin.kill()

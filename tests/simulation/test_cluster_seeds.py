@@ -14,7 +14,7 @@ from simulation.faults import Nemesis
 from simulation.loop import SimLoop
 from simulation.scenario import Run
 
-SEEDS = int(os.environ.get("TAILRACE_SEEDS", "500"))
+SEEDS = int(os.environ.get("TAILRACE_SEEDS", "400"))
 SEEDS_PER_TEST = 10
 FAULTS_S = 8.0
 # By the last digit of the seed: a topic that keeps little, and one that is compacted.
