@@ -221,22 +221,29 @@ class Ledger:
 
     def _advance(self, batch: WatchBatch) -> None:
         old, self.image = self.image, self.image.advance(batch)
+        for change in batch.changes:
+            # The watch may tell of a transaction of our own before its answer comes.
+            self._note(change.key, None if change.entry is None else change.entry.value)
         self._changed(old)
 
     def _learn(self, operations: tuple[Operation, ...], revision: int) -> None:
         old, self.image = self.image, self.image.learn(operations, revision=revision)
         for operation in operations:
-            value = operation.value if isinstance(operation, Put) else None
-            broker = _broker_of(operation.key)
-            if broker is not None and value is not None:
-                self.incarnations[broker] = value.decode("utf-8", "replace")
-            place = place_of(operation.key)
-            if place is not None and place.kind is Kind.HISTORY:
-                if value is None:
-                    self.histories.pop(operation.key, None)
-                else:
-                    self.histories[operation.key] = value
+            self._note(operation.key, operation.value if isinstance(operation, Put) else None)
         self._changed(old)
+
+    def _note(self, key: str, value: bytes | None) -> None:
+        """Remember what the image does not hold: histories, and incarnations of brokers."""
+        broker = _broker_of(key)
+        if broker is not None and value is not None:
+            self.incarnations[broker] = value.decode("utf-8", "replace")
+        place = place_of(key)
+        if place is None or place.kind is not Kind.HISTORY:
+            return
+        if value is None:
+            self.histories.pop(key, None)
+        else:
+            self.histories[key] = value
 
     def _changed(self, old: ClusterImage) -> None:
         for key in self.image.damaged:
