@@ -211,11 +211,12 @@ class Walk:
 
     async def start(self, name: str) -> str:
         """Start it; why it does not run, if it does not."""
-        try:
-            await self.dev.start(name)
-        except DevError as error:
-            return f"{name} does not start: {error}"
         end = time.monotonic() + SETTLE_S
+        # Another process may have its port for a moment.
+        while problem := await self._start_problem(name):
+            if time.monotonic() > end:
+                return f"{name} does not start: {problem}"
+            await asyncio.sleep(1)
         while time.monotonic() < end:
             member = self.dev.state.member(name)
             if self.dev.life(member) is Life.EXITED:
@@ -224,6 +225,13 @@ class Walk:
                 return ""
             await asyncio.sleep(0.1)
         return f"{name} does not listen: {self.dev.last_words(name)}"
+
+    async def _start_problem(self, name: str) -> str:
+        try:
+            await self.dev.start(name)
+        except DevError as error:
+            return str(error)
+        return ""
 
     async def settle(self, partitions: Sequence[int], within_s: float = SETTLE_S) -> None:
         """Wait until all are in sync, or nothing changes any more."""
