@@ -27,7 +27,7 @@ from simulation.test_cluster_faults import (
     settled,
 )
 from tailrace.errors import FolderLocked
-from tailrace.meta.copies import FILE_NAME
+from tailrace.log.data_folder import METADATA_COPY_FILES
 from tailrace.meta.keys import STAMP, tombstone_key
 from tailrace.meta.lineage import Standing
 from tailrace.meta.memory import MemoryEtcd
@@ -176,11 +176,11 @@ async def f42_store_is_older_than_a_topic(run: Run) -> None:
 
 
 def believe_any_store(run: Run) -> None:
-    """As brokers of an earlier release, which kept no copy of the metadata."""
+    """As brokers of an earlier release, which kept no copy of the metadata and no witness."""
     for node in run.cluster.brokers:
-        path = f"{DATA}/{FILE_NAME}"
-        if node.files.exists(path):
-            node.files.remove(path)
+        for name in METADATA_COPY_FILES:
+            if node.files.exists(f"{DATA}/{name}"):
+                node.files.remove(f"{DATA}/{name}")
 
 
 async def make_late_topic(run: Run) -> None:
