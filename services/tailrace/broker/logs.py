@@ -401,6 +401,9 @@ class ReplicaLogs:
             self._wait_for_a_person(order, error)
         is_damaged = partition in manager.damaged
         is_headless = getattr(manager.damaged.get(partition), "is_headless", False)
+        if is_damaged and _is_nobodys(order) and len(order.replicas) > 1:
+            # Whatever the topic allows: what this log has lost a replica that is away may have.
+            self._wait_for_a_person(order, error)
         if is_headless and order.state.leader == NO_LEADER:
             # What is left of it may be all there is: nobody could fill it anew.
             self._wait_for_a_person(order, error)
