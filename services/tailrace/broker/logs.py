@@ -395,18 +395,9 @@ class ReplicaLogs:
         if self._is_counted_on(order, error):
             self.offline[partition] = error
             raise error
-        if isinstance(error, HighWatermarkConflict) and order.state.leader == NO_LEADER:
-            self._wait_for_a_person(order, error)
-        if topic.refuses_loss and isinstance(error, DamagedLog) and _is_nobodys(order):
+        if self._needs_a_person(order, topic, error):
             self._wait_for_a_person(order, error)
         is_damaged = partition in manager.damaged
-        is_headless = getattr(manager.damaged.get(partition), "is_headless", False)
-        if is_damaged and _is_nobodys(order) and len(order.replicas) > 1:
-            # Whatever the topic allows: what this log has lost a replica that is away may have.
-            self._wait_for_a_person(order, error)
-        if is_headless and order.state.leader == NO_LEADER:
-            # What is left of it may be all there is: nobody could fill it anew.
-            self._wait_for_a_person(order, error)
         evidence = self._filling(order)
         work = partial(manager.reopen, partition, evidence, now_ms=now_ms)
         if is_damaged:
@@ -418,6 +409,21 @@ class ReplicaLogs:
         self._kept.pop(partition, None)
         did = "; ".join(report.mended + report.cut)
         self._say(f"{partition}: opened anew, {did}: {evidence}")
+
+    def _needs_a_person(
+        self, order: ReplicaOrder, topic: TopicSettings, error: TailraceError
+    ) -> bool:
+        """Whether what is left of a log may be the best there is, and nobody may decide alone."""
+        if order.state.leader != NO_LEADER:
+            return False
+        damage = self._manager.damaged.get(order.partition)
+        if isinstance(error, HighWatermarkConflict) or getattr(damage, "is_headless", False):
+            return True
+        if not _is_nobodys(order):
+            return False
+        # Whatever the topic allows: a replica that is away may have what this one has lost.
+        may_be_elsewhere = damage is not None and len(order.replicas) > 1
+        return may_be_elsewhere or (topic.refuses_loss and isinstance(error, DamagedLog))
 
     async def _resync(self, partition: TopicPartition, now_ms: int) -> bool:
         """Write anew what a failed sync may have lost; False: something is lost indeed."""
