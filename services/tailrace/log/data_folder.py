@@ -19,6 +19,7 @@ from tailrace.errors import (
     FolderMismatch,
     StorageError,
     TailraceError,
+    is_no_room,
 )
 from tailrace.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -220,7 +221,12 @@ class DataFolder:
                 self.log_starts = starts
             told = {each: cause for each, (_, cause) in moves.items() if cause is not None}
             fit = {each: why for each, why in told.items() if why.offset <= moves[each][0]}
-            self._store_causes({**kept, **fit})
+            try:
+                self._store_causes({**kept, **fit})
+            except OSError as error:
+                # The log start has moved already. The log knows why, and the next checkpoint says.
+                if not is_no_room(error):
+                    raise
 
     def _store_causes(self, causes: dict[TopicPartition, LogStartCause]) -> None:
         if causes != self.start_causes:
