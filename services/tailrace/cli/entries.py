@@ -152,6 +152,8 @@ class ClosedEntry(Entry):
     log_end: int
     active_base: int
     active_size_bytes: int
+    # Over all segments; None in a marker of an earlier release.
+    segments_crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
