@@ -29,6 +29,7 @@ from tailrace.dev.state import DevError, Role
 from tailrace.errors import TailraceError
 
 CALM_S = 120.0
+PORT_ATTEMPTS = 50
 WIPE_WAITS_S = 30.0
 WATCH_S = 0.5
 EXIT_GRACE_S = 30.0
@@ -212,9 +213,7 @@ class Injector:
         await self.cluster.kill(name)
         data, right = self._folder(name) / "data", self._folder(name) / "right"
         data.rename(right)
-        await self._live_with_store(step, name)
-        believers = await self._believers()
-        await self._put_right_store_back(name)
+        believers = await self._live_with_wrong_store(step, name)
         return f"empty, then as it was; believed by {', '.join(believers) or 'nobody'}"
 
     async def _roll_store_back(self, step: Step, name: str) -> str:
@@ -243,15 +242,22 @@ class Injector:
         await self.cluster.kill(name)
         data.rename(right)
         old.rename(data)
-        await self._live_with_store(step, name)
-        believers = await self._believers()
-        await self._put_right_store_back(name)
+        believers = await self._live_with_wrong_store(step, name)
         return f"older, then as it was; believed by {', '.join(believers) or 'nobody'}"
 
+    async def _live_with_wrong_store(self, step: Step, name: str) -> list[str]:
+        """Run it for a while; whatever happens, the right one is put back. Gives who believed."""
+        try:
+            await self._live_with_store(step, name)
+            return await self._believers()
+        finally:
+            await self._put_right_store_back(name)
+
     async def _put_right_store_back(self, name: str) -> None:
-        await self.cluster.kill(name)
+        if self.cluster.dev.life(self.cluster.dev.state.member(name)) is not Life.EXITED:
+            await self.cluster.kill(name)
         data, right = self._folder(name) / "data", self._folder(name) / "right"
-        shutil.rmtree(data)
+        shutil.rmtree(data, ignore_errors=True)
         right.rename(data)
         await self._start(name)
 
@@ -504,8 +510,15 @@ class Injector:
     async def _start(self, name: str) -> None:
         async with self._starting:
             member = self.cluster.dev.state.member(name)
-            if self.cluster.dev.life(member) is Life.EXITED:
-                await self.cluster.dev.start(name)
+            for _ in range(PORT_ATTEMPTS):
+                if self.cluster.dev.life(member) is not Life.EXITED:
+                    return
+                # The port of one that was killed may be taken for a moment.
+                with suppress(DevError):
+                    await self.cluster.dev.start(name)
+                    return
+                await asyncio.sleep(0.2)
+            await self.cluster.dev.start(name)
 
     async def _until_gone(self, name: str, began: float) -> float:
         member = self.cluster.dev.state.member(name)
