@@ -5,11 +5,10 @@ One load runs from the first of these tests to the last, which counts.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -64,37 +63,6 @@ def test_etcd_is_deleted(release: Release, load: Load) -> None:
     assert took_s < FOUND_AGAIN_S
     release.whole()
     release.kube.kubectl("delete", "topics.tailrace.dev", "after-etcd")
-
-
-def test_f41_etcd_loses_all_it_had_and_is_rebuilt_from_the_brokers(
-    release: Release, load: Load
-) -> None:
-    etcd = release.pod("etcd", 0)
-    with pause_told(load, "etcd emptied"):
-        release.kube.kubectl("exec", etcd, "--", "sh", "-c", "rm -rf /var/lib/etcd/data/member")
-        release.delete_pod(etcd, *FORCE)
-    # What is led is served on, and the brokers say what is wrong.
-    until("the empty store is noticed", lambda: recover(release)[0]["needed"], 60)
-    load.go_on()
-    began = time.monotonic()
-    with pause_told(load, "etcd rebuilt from the brokers"):
-        plan, *_, result = recover(release, "--apply", "--yes")
-        print(f"\ne2e recover: {time.monotonic() - began:.0f} s, {result['written']} keys")
-    assert (plan["inferred"], plan["waits"], result["waiting"]) == (0, 0, [])
-    release.whole()
-    release.make_topic("after-recovery", partitions=1)
-    release.kube.kubectl("delete", "topics.tailrace.dev", "after-recovery")
-
-
-def recover(release: Release, *flags: str) -> list[Any]:
-    """Run `tailrace cluster recover` where docs/store-recovery.md says, in a controller's pod."""
-    out = release.kube.kubectl(
-        *("exec", release.pod("controller", 0), "--", "tailrace", "cluster", "recover", "--json"),
-        *("--config", "/etc/tailrace/tailrace.properties"),
-        *("--control", f"{release.pod('broker', 0)}.{release.name}-broker:9095", *flags),
-        timeout_s=120,
-    )
-    return [json.loads(line) for line in out.splitlines()]
 
 
 def test_f23_a_volume_is_deleted_with_its_pod(release: Release, load: Load) -> None:

@@ -41,7 +41,7 @@ from tailrace.errors import (
 )
 from tailrace.log.cuts import forget_cut
 from tailrace.log.data_folder import DataFolder
-from tailrace.log.evidence import FilledAnew, RemovalEvidence
+from tailrace.log.evidence import FilledAnew, RemovalEvidence, TopicDeleted
 from tailrace.log.log import PartitionLog
 from tailrace.log.manager import LogManager
 from tailrace.log.recovery import OpenReport
@@ -317,8 +317,17 @@ class ReplicaLogs:
     async def _remove_strays(
         self, orders: Mapping[StopOrder, RemovalEvidence]
     ) -> dict[TopicPartition, TailraceError]:
+        """Remove strays of topics that were deleted; all others are kept until they expire.
+
+        That a replica is assigned elsewhere proves nothing of a stray: the topic may have been
+        taken back from others, and this one may hold more.
+        """
         failures: dict[TopicPartition, TailraceError] = {}
-        wanted = {(each.partition, each.topic_id): why for each, why in orders.items()}
+        wanted = {
+            (each.partition, each.topic_id): why
+            for each, why in orders.items()
+            if isinstance(why, TopicDeleted)
+        }
         for stray in await self._blocking.run(self._manager.strays):
             evidence = wanted.get((stray.partition, stray.topic_id or ""))
             if evidence is None:

@@ -238,12 +238,12 @@ def recover_cluster(
     brokers have set aside (`tailrace brokers strays`).
     """
     from tailrace.cli import recovery  # noqa: PLC0415
-    from tailrace.cli.stores import dev_control, etcd_settings_of  # noqa: PLC0415
+    from tailrace.cli.stores import dev_control, etcd_settings_of, is_of_dev  # noqa: PLC0415
 
     recovery.recover(
         recovery.RecoverOptions(
             control=control or dev_control(),
-            etcd=etcd_settings_of(etcd, config, settings or [], is_dev=not control),
+            etcd=etcd_settings_of(etcd, config, settings or [], is_dev=is_of_dev(control)),
             missing=frozenset(missing or ()),
             adopt=tuple(adopt or ()),
             apply=apply,

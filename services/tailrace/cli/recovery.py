@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Final
+from typing import Final, NamedTuple
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -25,7 +25,13 @@ from tailrace.cli.output import console_for, plain_table, print_json, stdout_con
 from tailrace.client.metadata import parse_bootstrap
 from tailrace.client.recovery_facts import GatheredFacts, gather_facts
 from tailrace.clock import SystemClock
-from tailrace.errors import InvalidConfig, InvalidRequest, RequestTimedOut, StoreUnavailable
+from tailrace.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    RequestTimedOut,
+    StoreUnavailable,
+    Unreachable,
+)
 from tailrace.meta.image import ClusterImage
 from tailrace.meta.keys import NO_BROKER, ROOT
 from tailrace.meta.rebuild import adopt, rebuild
@@ -64,55 +70,69 @@ class RecoverOptions:
     timeout_ms: int = 60_000
 
 
+class _Found(NamedTuple):
+    """What brokers and the store say, before anything is changed."""
+
+    gathered: GatheredFacts
+    seen: Snapshot
+
+
 def recover(options: RecoverOptions) -> None:
     """Show what a rebuilt store would hold; with `apply`, write it and wait for the cluster."""
-    run(_recover(options))
+    found = run(_look(options))
+    _check_missing(options, found.gathered)
+    try:
+        plan = plan_recovery(
+            found.gathered.facts,
+            found.seen,
+            store_id=f"{SystemRandom().getrandbits(128):032x}",
+            now_ms=SystemClock().wall_ms(),
+            accept_missing=options.missing,
+        )
+    except NothingToRecover as error:
+        _adopt(options, found, str(error))
+        return
+    if options.adopt:
+        raise InvalidRequest(
+            f"the store has to be rebuilt first ({plan.problem or plan.standing.value}), which "
+            "takes back what was set aside, too: leave --adopt out"
+        )
+    _show(plan, found.gathered, options)
+    # Asked outside of any loop, so that Ctrl-C ends it at once.
+    if _is_confirmed(options, "Rebuild the store at {} from this plan?"):
+        run(_apply(options, plan, found.gathered))
 
 
-async def _recover(options: RecoverOptions) -> None:
-    addresses = parse_bootstrap(options.control)
+async def _look(options: RecoverOptions) -> _Found:
+    try:
+        addresses = parse_bootstrap(options.control)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"--control {options.control}: {error}") from error
     gathered = await gather_facts(Http2Network(), addresses, timeout_ms=options.timeout_ms)
     for address, why in gathered.silent.items():
         warn(f"{address} did not answer: {why}")
     if not gathered.facts:
-        raise InvalidConfig(
+        raise Unreachable(
             f"no broker answered at {', '.join(addresses)}: start the brokers (they start without "
             "the store), and name their control ports (control.listeners) with --control"
         )
     store = open_store(options.etcd)
     try:
-        seen = await _read(options, store)
-        try:
-            plan = plan_recovery(
-                gathered.facts,
-                seen,
-                store_id=f"{SystemRandom().getrandbits(128):032x}",
-                now_ms=SystemClock().wall_ms(),
-                accept_missing=options.missing,
-            )
-        except NothingToRecover as error:
-            await _adopt(options, gathered, seen, store, str(error))
-            return
-        if options.adopt:
-            raise InvalidRequest(
-                f"the store has to be rebuilt first ({plan.problem or plan.standing.value}), which "
-                "takes back what was set aside, too: leave --adopt out"
-            )
-        _show(plan, gathered, options)
-        if _is_confirmed(options, "Rebuild the store at {} from this plan?"):
-            await _apply(options, plan, gathered, store)
-    finally:
-        await store.close()
-
-
-async def _read(options: RecoverOptions, store: MetadataStore) -> Snapshot:
-    try:
-        return await store.snapshot(ROOT)
+        return _Found(gathered, await store.snapshot(ROOT))
     except StoreUnavailable as error:
         raise StoreUnavailable(
             f"the store at {', '.join(options.etcd.endpoints)} does not answer: {error}. Start an "
             "etcd there, an empty one will do, or name another with --etcd"
         ) from error
+    finally:
+        await store.close()
+
+
+def _check_missing(options: RecoverOptions, gathered: GatheredFacts) -> None:
+    """A broker that answers is not missing: its number may be a slip of the pen."""
+    answered = {int(each.broker_id) for each in gathered.facts}
+    for each in sorted(options.missing & answered):
+        raise InvalidRequest(f"broker {each} has answered: leave `--missing {each}` out")
 
 
 def _is_confirmed(options: RecoverOptions, question: str) -> bool:
@@ -127,30 +147,34 @@ def _is_confirmed(options: RecoverOptions, question: str) -> bool:
 # ------------------------------------------------------------------------------------ adopting
 
 
-async def _adopt(
-    options: RecoverOptions,
-    gathered: GatheredFacts,
-    seen: Snapshot,
-    store: MetadataStore,
-    why: str,
-) -> None:
+def _adopt(options: RecoverOptions, found: _Found, why: str) -> None:
     """The store is right; topics of which only strays are left may be taken back."""
     if not options.adopt:
-        _tell_strays(options, stray_topics(gathered.facts, seen), why)
+        _tell_strays(options, stray_topics(found.gathered.facts, found.seen), why)
         return
     for wanted in options.adopt:
         name, _, topic_id = wanted.partition("=")
         plan = plan_adoption(
-            gathered.facts, seen, name=name, topic_id=topic_id, accept_missing=options.missing
+            found.gathered.facts,
+            found.seen,
+            name=name,
+            topic_id=topic_id,
+            accept_missing=options.missing,
         )
         _show_adoption(options, plan)
-        if not _is_confirmed(options, f"Take topic {safe(name)} back into the store at {{}}?"):
-            continue
+        if _is_confirmed(options, f"Take topic {safe(name)} back into the store at {{}}?"):
+            run(_take_back(options, plan, found.gathered))
+
+
+async def _take_back(options: RecoverOptions, plan: AdoptionPlan, gathered: GatheredFacts) -> None:
+    store = open_store(options.etcd)
+    try:
         added = await adopt(store, plan, now_ms=SystemClock().wall_ms())
-        _told(options, f"Topic {safe(name)} is back: {counted(added, 'partition')}.")
+        _told(options, f"Topic {safe(plan.name)} is back: {counted(added, 'partition')}.")
         brokers = {int(each.broker_id) for each in gathered.facts}
-        left = await _until_led(store, brokers, options.timeout_ms)
-        _report(options, added, left)
+        _report(options, added, await _until_led(store, brokers, options.timeout_ms))
+    finally:
+        await store.close()
 
 
 def _tell_strays(options: RecoverOptions, strays: dict[str, set[str]], why: str) -> None:
@@ -295,16 +319,24 @@ def _told(options: RecoverOptions, text: str) -> None:
 # ----------------------------------------------------------------------------------- applying
 
 
-async def _apply(
-    options: RecoverOptions, plan: RecoveryPlan, gathered: GatheredFacts, store: MetadataStore
-) -> None:
+async def _apply(options: RecoverOptions, plan: RecoveryPlan, gathered: GatheredFacts) -> None:
     started = f"`tailrace cluster recover` began at {iso_time(SystemClock().wall_ms())}"
-    with _progress("writing keys") as progress:
-        done = await rebuild(store, plan, started=started, progress=progress)
-    _told(options, f"The store is rebuilt: {counted(done, 'key')} written or removed.")
-    wanted = {int(each.broker_id) for each in gathered.facts}
-    left = await _until_led(store, wanted, options.timeout_ms)
-    _report(options, done, left)
+    store = open_store(options.etcd)
+    try:
+        try:
+            with _progress("writing keys") as progress:
+                done = await rebuild(store, plan, started=started, progress=progress)
+        except BaseException:
+            warn(
+                "the rebuild was broken off: the store may be half written, and no service "
+                "believes it then. Run the same command again"
+            )
+            raise
+        _told(options, f"The store is rebuilt: {counted(done, 'key')} written or removed.")
+        wanted = {int(each.broker_id) for each in gathered.facts}
+        _report(options, done, await _until_led(store, wanted, options.timeout_ms))
+    finally:
+        await store.close()
 
 
 def _report(options: RecoverOptions, done: int, left: Sequence[str]) -> None:

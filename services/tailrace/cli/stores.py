@@ -38,6 +38,15 @@ def dev_control() -> str:
     return ",".join(state.of(Role.BROKER, lambda each: each.control_address))
 
 
+def is_of_dev(control: str | None) -> bool:
+    """Whether these control ports are the dev cluster's; none stand for its own."""
+    state = _dev_state()
+    if control is None or state is None:
+        return control is None
+    own = set(state.of(Role.BROKER, lambda each: each.control_address))
+    return {each.strip() for each in control.split(",")} <= own
+
+
 def etcd_settings_of(
     endpoints: str | None, config: Path | None, assignments: Sequence[str], *, is_dev: bool
 ) -> EtcdSettings:

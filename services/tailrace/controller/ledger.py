@@ -24,7 +24,7 @@ from tailrace.controller.settings import ControllerSettings
 from tailrace.controller.traces import FailoverTraces
 from tailrace.errors import LeaseLost, NotController, StoreUnavailable
 from tailrace.meta.image import ClusterImage
-from tailrace.meta.keys import ROOT, Kind, place_of
+from tailrace.meta.keys import INCARNATIONS, ROOT, Kind, place_of
 from tailrace.meta.store import (
     Entry,
     MetadataStore,
@@ -36,9 +36,6 @@ from tailrace.meta.store import (
 )
 from tailrace.metrics.values import ControllerCounts
 from tailrace.model import BrokerId
-
-# The incarnation of a broker's data folder when it was last admitted.
-INCARNATIONS: Final = "/brokers/incarnations/"
 
 # How long the watch may take to bring what made a transaction fail.
 CATCH_UP_MS: Final = 500

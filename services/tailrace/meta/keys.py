@@ -39,6 +39,8 @@ STAMP: Final = "/cluster/stamp"
 BROKERS: Final = "/brokers/ids/"
 TOPICS: Final = "/brokers/topics/"
 CORDONED: Final = "/brokers/cordoned/"
+# Which data each broker was last registered with: it outlives registrations.
+INCARNATIONS: Final = "/brokers/incarnations/"
 DELETIONS: Final = "/admin/delete_topics/"
 TOMBSTONES: Final = "/admin/deleted_topics/"
 REASSIGNMENTS: Final = "/admin/reassign_partitions/"

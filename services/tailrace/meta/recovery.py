@@ -25,9 +25,12 @@ from typing import Final, NamedTuple
 
 from tailrace.errors import CorruptCheckpoint, TailraceError
 from tailrace.meta.copies import MetadataCopy, ReplicaOrderRecord, StoredMetadata
+from tailrace.meta.fields import number_of
 from tailrace.meta.keys import (
+    BROKERS,
     CLUSTER,
     CONTROLLER_EPOCH,
+    INCARNATIONS,
     NEXT_PRODUCER_ID,
     NO_BROKER,
     PRODUCER_NAMES,
@@ -162,6 +165,8 @@ class PartitionReport:
     why: str
     log_end: int = -1
     high_watermark: int = -1
+    # Its leader goes on leading, and has said so.
+    is_led: bool = False
 
     def as_dict(self) -> dict[str, object]:
         """Return what a program gets to see."""
@@ -375,8 +380,8 @@ def _missing(
     if unknown:
         flags = " ".join(f"--missing {each}" for each in unknown)
         raise RecoveryRefused(
-            f"brokers {unknown} hold replicas and have not answered: start them, name their "
-            f"control ports, or go on without what they know: {flags}"
+            f"{_named(unknown)} replicas of this cluster and did not answer: start what is down, "
+            f"name its control port, or go on without what it knows: {flags}"
         )
     return missing
 
@@ -426,6 +431,7 @@ class _Builder:
         self, facts: Sequence[BrokerFacts], copy: MetadataCopy | None, seen: Snapshot
     ) -> None:
         self.facts, self.copy = facts, copy
+        self._heard = {each.broker_id for each in facts}
         self.notes: list[str] = []
         self._base = {} if copy is None else {each.key: each.value for each in copy.entries}
         self._revisions = {} if copy is None else {e.key: e.mod_revision for e in copy.entries}
@@ -567,8 +573,17 @@ class _Builder:
                     stored=self._stored_state(partition, topic_id),
                 )
                 if report is not None:
-                    reports.append(report)
+                    reports.append(self._without_silent(report))
         return reports
+
+    def _without_silent(self, report: PartitionReport) -> PartitionReport:
+        """Nothing is certain where a replica's broker did not answer, unless somebody leads."""
+        silent = [each for each in report.replicas if each not in self._heard]
+        if not silent or report.is_led or report.certainty is Certainty.WAITS:
+            return report
+        numbers = ", ".join(map(str, silent))
+        why = f"{report.why}; without what broker {numbers} knows, which may hold more"
+        return replace(report, certainty=Certainty.INFERRED, why=why)
 
     def _claims(self) -> dict[tuple[TopicPartition, str], list[_Claim]]:
         found: dict[tuple[TopicPartition, str], list[_Claim]] = {}
@@ -791,6 +806,7 @@ def _report(
     replicas: Mapping[BrokerId, ReplicaFacts],
 ) -> PartitionReport:
     certainty, why = verdict
+    leader = replicas.get(state.last_leader)
     known = max((each.high_watermark for each in replicas.values()), default=-1)
     ends = [replicas[each].log_end for each in state.isr if each in replicas]
     longest = max(ends, default=-1)
@@ -806,6 +822,7 @@ def _report(
         why=why,
         log_end=longest,
         high_watermark=known,
+        is_led=certainty is Certainty.CERTAIN and leader is not None and leader.led_epoch >= 0,
     )
 
 
@@ -1026,12 +1043,24 @@ def _present(
 def _check_registered(
     facts: Sequence[BrokerFacts], entries: Mapping[str, bytes], accepted: frozenset[int]
 ) -> None:
-    """Whoever is registered and has not answered may have the longest log."""
+    """Whoever has had data of this cluster and has not answered may have the longest log."""
     there = {int(each.broker_id) for each in facts}
-    places = [place_of(key) for key in _of_kind(entries, Kind.BROKER)]
-    registered = {each.number for each in places if each is not None}
-    silent = sorted(registered - there - accepted)
+    known = {int(each) for each in expected_brokers(facts)}
+    for key in entries:
+        for prefix in (BROKERS, INCARNATIONS):
+            number = number_of(key.removeprefix(prefix)) if key.startswith(prefix) else None
+            if number is not None:
+                known.add(number)
+    silent = sorted(known - there - accepted)
     if silent:
+        flags = " ".join(f"--missing {each}" for each in silent)
         raise RecoveryRefused(
-            f"brokers {silent} are registered and have not answered: they may have more"
+            f"{_named(silent)} not answered, and may have more of it: start what is down, name its "
+            f"control port, or go on without: {flags}"
         )
+
+
+def _named(brokers: Sequence[int]) -> str:
+    """Return the subject of a sentence: "broker 3 has", "brokers 2, 3 have"."""
+    numbers = ", ".join(map(str, brokers))
+    return f"broker {numbers} has" if len(brokers) == 1 else f"brokers {numbers} have"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.stores import dev_control, etcd_settings_of
+from tailrace.cli.stores import dev_control, etcd_settings_of, is_of_dev
 from tailrace.dev.state import ClusterState, Member, Role, save
 from tailrace.errors import InvalidConfig
 
@@ -43,7 +43,9 @@ def test_without_one_they_must_be_named(dev_folder: Path) -> None:
 def test_brokers_that_were_named_are_not_those_of_the_dev_cluster(dev_folder: Path) -> None:
     make_cluster(dev_folder)
     with pytest.raises(InvalidConfig, match="which etcd"):
-        etcd_settings_of(None, None, [], is_dev=False)
+        etcd_settings_of(None, None, [], is_dev=is_of_dev("elsewhere:7"))
+    assert is_of_dev("127.0.0.1:8")
+    assert not is_of_dev("127.0.0.1:8,elsewhere:7")
 
 
 def test_a_flag_goes_before_the_environment_before_the_file_of_a_service(
