@@ -8,7 +8,7 @@ What has no such record is not deleted. Missing keys prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tailrace.broker.hosted import StopOrder
@@ -37,6 +37,7 @@ async def gather(
     broker_id: BrokerId,
     cluster_id: str,
     controller_epoch: int,
+    is_hosted: Callable[[StopOrder], bool] = lambda _: True,
 ) -> tuple[dict[StopOrder, RemovalEvidence], dict[TopicPartition, TailraceError]]:
     """Find the evidence for each order to delete; those without come back with the reason.
 
@@ -58,6 +59,7 @@ async def gather(
                 broker_id=broker_id,
                 cluster_id=cluster_id,
                 controller_epoch=controller_epoch,
+                is_hosted=is_hosted(order),
             )
         except (InvalidRequest, CorruptCheckpoint) as error:
             failures[order.partition] = error
@@ -71,8 +73,12 @@ def judge(
     broker_id: BrokerId,
     cluster_id: str,
     controller_epoch: int,
+    is_hosted: bool = True,
 ) -> RemovalEvidence:
-    """Return what proves that the replica may go; InvalidRequest when nothing does."""
+    """Return what proves that the replica may go; InvalidRequest when nothing does.
+
+    `is_hosted`: a controller has given this replica a role since this broker has started.
+    """
     partition, topic_id = order.partition, TopicId(order.topic_id)
     if not topic_id:
         raise InvalidRequest(f"{partition}: not deleted, the order names no topic id")
@@ -89,6 +95,11 @@ def judge(
     record = None if topic is None else decode(TopicRecord, topic.value, key=topic.key)
     if topic is not None and record is not None and record.topic_id == topic_id:
         replicas = record.assignment.get(partition.partition, ())
+        if replicas and broker_id not in replicas and record.rebuilt and not is_hosted:
+            raise InvalidRequest(
+                f"{partition}: not deleted, its assignment was worked out when the store was "
+                "rebuilt, and this replica may hold more than those that were heard then"
+            )
         if replicas and broker_id not in replicas:
             return ReplicaMoved(
                 cluster_id=cluster_id,

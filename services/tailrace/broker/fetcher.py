@@ -209,8 +209,11 @@ class LeaderLink:
         self._wake.clear()
 
 
-def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
-    """What the leader says of one partition, as the machine takes it."""
+def event_of(part: pb.LeaderPartition, epochs: EpochHistory, *, compacted: bool = False) -> Event:
+    """What the leader says of one partition, as the machine takes it.
+
+    `compacted`: whether the topic is, as this broker knows.
+    """
     epoch = LeaderEpoch(part.leader_epoch)
     if not part.error:
         return Pushed(
@@ -227,6 +230,7 @@ def event_of(part: pb.LeaderPartition, epochs: EpochHistory) -> Event:
             base_offset=Offset(part.base_offset),
             leader_end=EpochEnd(LeaderEpoch(part.diverging_epoch), Offset(part.diverging_end)),
             merged=part.merged,
+            compacted=compacted,
             epochs=epochs.entries,
         )
     return PushRefused(

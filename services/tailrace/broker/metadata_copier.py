@@ -62,7 +62,8 @@ def read_folders(
         cluster_id = cluster_id or ("" if meta is None else meta.cluster_id)
     for folder in folders:
         found = _read_copy(files, f"{folder}/{FILE_NAME}", say)
-        if _age(found) > _age(newest) or not newest.orders:
+        is_first = newest.copy is None and not newest.orders
+        if _age(found) > _age(newest) or is_first:
             newest = found
     witnesses = [_read_copy(files, f"{folder}/{WITNESS_NAME}", say) for folder in folders]
     if not cluster_id and newest.copy is not None:

@@ -365,6 +365,7 @@ class Replicas:
             broker_id=self.broker_id,
             cluster_id=self._identity()[0],
             controller_epoch=controller_epoch,
+            is_hosted=self._is_hosted,
         )
         async with self._obeying:
             stopped = [
@@ -383,6 +384,10 @@ class Replicas:
             async with self._obeying:
                 is_more = await self._logs.remove_discarded()
         return failures
+
+    def _is_hosted(self, order: StopOrder) -> bool:
+        hosted = self._hosted.get(order.partition)
+        return hosted is not None and hosted.topic_id == order.topic_id
 
     async def _set_aside(self, orders: Iterable[StopOrder]) -> dict[TopicPartition, TailraceError]:
         failures: dict[TopicPartition, TailraceError] = {}
@@ -809,7 +814,8 @@ class Replicas:
         )
 
     def _pushed(self, hosted: Hosted, part: pb.LeaderPartition, piece: memoryview) -> None:
-        self._handle(hosted, event_of(part, hosted.log.epochs), piece)
+        compacted = hosted.settings.log.cleanup_policy.compacts
+        self._handle(hosted, event_of(part, hosted.log.epochs, compacted=compacted), piece)
 
     def _append_pushed(self, hosted: Hosted, piece: memoryview | None) -> None:
         if piece is None:

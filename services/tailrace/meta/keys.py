@@ -264,7 +264,8 @@ class TopicRecord:
 
     `syncing`: `flush=ack` was asked for when there were records, and not everybody who is in sync
     has said that what it had is on its disk: until then a power loss may take some of it.
-    `changes`: the last ones of the settings, newest first.
+    `changes`: the last ones of the settings, newest first. `rebuilt`: the assignment was worked out
+    when a lost store was rebuilt, so it proves nothing of brokers that were not heard then.
     """
 
     topic_id: TopicId
@@ -272,6 +273,7 @@ class TopicRecord:
     config: Mapping[str, str]
     syncing: bool = False
     changes: tuple[SettingsChange, ...] = ()
+    rebuilt: bool = False
 
     def __post_init__(self) -> None:
         if sorted(self.assignment) != list(range(len(self.assignment))):
@@ -559,6 +561,7 @@ def _write_topic(value: Value) -> dict[str, object]:
         "config": dict(sorted(topic.config.items())),
         # Most topics have nothing to say of these.
         **({"syncing": True} if topic.syncing else {}),
+        **({"rebuilt": True} if topic.rebuilt else {}),
         **({"changes": [*map(_write_settings_change, topic.changes)]} if topic.changes else {}),
     }
 
@@ -647,6 +650,7 @@ def _read_topic(fields: Fields) -> TopicRecord:
         assignment=fields.assignment("assignment"),
         config=fields.settings("config"),
         syncing=fields.has("syncing") and fields.flag("syncing"),
+        rebuilt=fields.has("rebuilt") and fields.flag("rebuilt"),
         changes=tuple(
             SettingsChange(
                 decided_ms=each.integer("decided_ms"),

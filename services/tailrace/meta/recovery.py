@@ -57,7 +57,7 @@ from tailrace.meta.keys import (
     topic_key,
 )
 from tailrace.meta.lineage import Judgement, Standing, Witness, judge
-from tailrace.meta.store import Snapshot
+from tailrace.meta.store import Entry, Snapshot
 from tailrace.model import (
     FIRST_PRODUCER_ID,
     PRODUCER_EPOCH_MAX,
@@ -73,6 +73,8 @@ PRODUCER_ID_MARGIN: Final = 1_000_000
 NAMED_EPOCH_MARGIN: Final = 100
 SHARD_EPOCH_MARGIN: Final = 1_000
 CONTROLLER_EPOCH_MARGIN: Final = 100
+# A broker that is not heard may have led alone, in epochs that nobody else knows.
+LEADER_EPOCH_MARGIN: Final = 1_000
 # Stores that a rebuilt one names as its predecessors.
 FORMER_MAX: Final = 32
 
@@ -261,7 +263,7 @@ def plan_recovery(
     )
     entries = {
         **builder.others(),
-        **{topic_key(name): encode(each.record) for name, each in topics.items()},
+        **{topic_key(name): encode(replace(e.record, rebuilt=True)) for name, e in topics.items()},
         **_partition_entries(partitions, now_ms),
         CONTROLLER_EPOCH: encode_counter(builder.controller_epoch),
     }
@@ -317,9 +319,20 @@ def _judge_all(facts: Sequence[BrokerFacts], seen: Snapshot) -> Judgement:
         tuple(each for each in seen.entries if each.key.startswith(CLUSTER)),
     )
     judged = [judge(_witness(each), cluster) for each in facts]
-    for each in judged:
-        if not each.standing.is_believed:
-            return each
+    doubts = [each for each in judged if not each.standing.is_believed]
+    believers = [
+        int(each.broker_id)
+        for each, found in zip(facts, judged, strict=True)
+        if found.standing.is_believed and each.stored.copy is not None
+    ]
+    if doubts and believers:
+        raise RecoveryRefused(
+            f"{_named(believers)} this store for the right one, and others do not believe it "
+            f"({doubts[0].problem}): put right which brokers are on the wrong side first "
+            "(docs/store-recovery.md)"
+        )
+    if doubts:
+        return doubts[0]
     if judged[0].standing is Standing.UNFOUNDED:
         return judged[0]
     raise NothingToRecover(
@@ -355,6 +368,7 @@ def _check_lineage(
                 f"topics, and the brokers are of {cluster_id}: name the right etcd and namespace"
             )
         return
+    _check_branches(facts)
     newest = max(_witness(each).generation for each in facts)
     if found.generation > newest and not found.recovering:
         raise RecoveryRefused(
@@ -362,6 +376,33 @@ def _check_lineage(
             f"been with it yet (they know generation {newest}): start them with it, or put "
             "the store back that they know"
         )
+
+
+def _check_branches(facts: Sequence[BrokerFacts]) -> None:
+    """All copies are of one history: of two branches nobody can say which one counts."""
+    base = max(facts, key=_age)
+    copy = base.stored.copy
+    if copy is None:
+        return
+    seen = Snapshot(
+        copy.revision,
+        tuple(
+            Entry(each.key, each.value, each.create_revision, each.mod_revision, 0)
+            for each in copy.entries
+            if each.key.startswith(CLUSTER)
+        ),
+    )
+    if not judge(copy.witness, seen).standing.is_believed:
+        # Made by a version that noted no terms: nothing can be told apart.
+        return
+    for each in facts:
+        found = judge(_witness(each), seen)
+        if not found.standing.is_believed:
+            raise RecoveryRefused(
+                f"brokers {base.broker_id} and {each.broker_id} know two different histories of "
+                f"the store ({found.problem}): put the store back that most brokers know, or move "
+                "the files metadata-copy and store-witness of the broker that is wrong away"
+            )
 
 
 def _missing(
@@ -481,6 +522,14 @@ class _Builder:
         return [each for each in unknown if each[1] and each[1] not in known]
 
     def _add_topic(self, found: dict[str, _Topic], name: str, topic_id: TopicId) -> None:
+        copied = -1 if self.copy is None else self.copy.revision
+        newer = [each for each in self._orders(name, topic_id).values() if each.revision > copied]
+        if name in found and newer:
+            former = found.pop(name).record.topic_id
+            self.notes.append(
+                f"topic {name} was deleted and made again after the copy: {former} gives way to "
+                f"{topic_id}, which brokers obey"
+            )
         if name in found:
             self.notes.append(
                 f"brokers hold replicas of a topic {name} with id {topic_id}, and {name} is "
@@ -654,6 +703,9 @@ class _Builder:
             )
         found |= self._producers()
         found |= self._shards()
+        # Without it a broker that is not in the copy would count as one that lost its data.
+        for each in self.facts:
+            found.setdefault(f"{INCARNATIONS}{each.broker_id}", each.incarnation.encode())
         return found
 
     def _producers(self) -> dict[str, bytes]:
@@ -716,7 +768,7 @@ def _judge_partition(
     last = claim.state if claim is not None else None
     epochs: list[int] = [each.leader_epoch for each in (last, stored) if each is not None]
     epochs += [max(each.last_epoch, each.led_epoch) for each in replicas.values()]
-    epoch = LeaderEpoch(1 + max(epochs))
+    epoch = LeaderEpoch(LEADER_EPOCH_MARGIN + max(epochs))
     found = _in_sync(assigned, claim, replicas)
     state = PartitionState(
         controller_epoch=0,
@@ -759,10 +811,11 @@ def _in_sync(
     last_leader = state.leader if state.leader != NO_BROKER else state.last_leader
     leader = replicas.get(state.leader)
     newest = max((each.last_epoch for each in sound.values()), default=-1)
-    is_led = leader is not None and leader.led_epoch == state.leader_epoch and not leader.problem
-    if is_led and newest <= state.leader_epoch:
+    leads = leader is not None and leader.led_epoch == state.leader_epoch and not leader.problem
+    if leader is not None and leads and newest <= state.leader_epoch:
         why = f"broker {state.leader} leads it in epoch {state.leader_epoch}, and knows its ISR"
-        return _InSync(state.isr, (), last_leader, Certainty.CERTAIN, why)
+        isr = tuple(each for each in state.isr if not _lacks(replicas.get(each), leader))
+        return _InSync(isr, (), last_leader, Certainty.CERTAIN, why)
     vouching = [each for each in (*state.isr, *state.elr) if each in sound]
     if not vouching:
         waiting = list(state.isr or state.elr)
@@ -784,6 +837,13 @@ def _in_sync(
         f"known ISR {list(state.isr)}: a later state is not known"
     )
     return _InSync(isr, (), last_leader, Certainty.INFERRED, why)
+
+
+def _lacks(member: ReplicaFacts | None, leader: ReplicaFacts) -> bool:
+    """Whether a member that has answered cannot hold what its leader knows to be committed."""
+    return member is not None and (
+        bool(member.problem) or not member.log_end >= leader.high_watermark
+    )
 
 
 def _by_logs(assigned: tuple[BrokerId, ...], sound: Mapping[BrokerId, ReplicaFacts]) -> _InSync:
@@ -968,7 +1028,8 @@ def plan_adoption(
         shift = number % len(brokers)
         assignment[number] = tuple(brokers[shift:] + brokers[:shift])
     topic = _Topic(
-        TopicRecord(topic_id=chosen, assignment=assignment, config={}), "it was set aside"
+        TopicRecord(topic_id=chosen, assignment=assignment, config={}, rebuilt=True),
+        "it was set aside",
     )
     reports = []
     for number, found in sorted(holders.items()):

@@ -171,7 +171,8 @@ class PushDiverged:
     `leader_end` is the leader's latest epoch that is not above the reported one, and its end;
     `epochs` are the entries of this replica's own history. With `merged` it is no answer:
     compaction has merged batches of the leader's across `base_offset`, so that it can be pushed to
-    only from where the merged one begins.
+    only from where the merged one begins. `compacted`: this topic is compacted, as this broker
+    knows; without that nothing can have been merged, and what is committed is kept.
     """
 
     leader_epoch: LeaderEpoch
@@ -179,6 +180,7 @@ class PushDiverged:
     leader_end: EpochEnd
     epochs: tuple[EpochEntry, ...]
     merged: bool = False
+    compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class FollowerState:
             # Nothing can be concluded: the next question may get a better answer.
             return []
         below = agreement.offset < self.high_watermark
-        if below and not event.merged and not self._is_unclean():
+        if below and not (event.merged and event.compacted) and not self._is_unclean():
             return self._keep(
                 f"the leader, broker {self.leader} in epoch {self.epoch}, agrees with this log up "
                 f"to {agreement.offset}; {self.high_watermark} is known to be committed here, and "

@@ -47,15 +47,18 @@ class Leader:
         await link.send(frame.SerializeToString())
 
 
-async def follow_by_hand(trio: Trio, *, epoch: int = 1) -> Leader:
+async def follow_by_hand(
+    trio: Trio, *, epoch: int = 1, config: dict[str, str] | None = None
+) -> Leader:
     """Broker 0 has led alone and has six records; now it follows the test as broker 1."""
+    config = {"min.insync.replicas": "1", **(config or {})}
     await trio.start(0)
-    await trio.lead(0, 0, isr=(0,), config={"min.insync.replicas": "1"})
+    await trio.lead(0, 0, isr=(0,), config=config)
     await trio.produce()
     await trio.produce()
     leader = Leader(trio)
     await leader.listen()
-    await trio.lead(1, epoch, isr=(1,), leader_link="ctl:9093")
+    await trio.lead(1, epoch, isr=(1,), leader_link="ctl:9093", config=config)
     return leader
 
 
@@ -105,7 +108,7 @@ async def test_a_hello_says_who_we_are_and_a_report_where(trio: Trio) -> None:
 
 @simulate
 async def test_a_batch_that_was_stretched_makes_it_go_back(trio: Trio) -> None:
-    leader = await follow_by_hand(trio)
+    leader = await follow_by_hand(trio, config={"cleanup.policy": "compact"})
     link, _ = await leader.greeted()
     await leader.reported(link)
     # Same epoch, but the leader's batch begins inside of what we have.
@@ -142,7 +145,7 @@ async def test_pushes_for_others_and_of_old_epochs_are_ignored(trio: Trio) -> No
 @simulate
 async def test_what_comes_late_of_a_former_topic_of_that_name_is_ignored(trio: Trio) -> None:
     """Both begin in epoch 0 at offset 0, so nothing but the id tells them apart."""
-    leader = await follow_by_hand(trio)
+    leader = await follow_by_hand(trio, config={"cleanup.policy": "compact"})
     link, _ = await leader.greeted()
     await leader.reported(link)
     diverged = pb.LeaderPartition(

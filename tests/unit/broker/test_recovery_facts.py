@@ -8,7 +8,7 @@ from tailrace.client.recovery_facts import gather_facts
 from tailrace.errors import StorageError
 from tailrace.meta.keys import TopicRecord, encode, topic_key
 from tailrace.meta.memory import MemoryEtcd
-from tailrace.meta.recovery import Certainty, plan_recovery
+from tailrace.meta.recovery import LEADER_EPOCH_MARGIN, Certainty, plan_recovery
 from tailrace.meta.store import Put
 from tailrace.model import BrokerId, TopicId
 from unit.broker.trio import ALL, CLUSTER_ID, T0, TOPIC_ID, Trio, batch, simulate
@@ -70,7 +70,7 @@ async def test_brokers_that_have_started_anew_without_the_store_answer_too(trio:
         assert [(one.led_epoch, one.position) for one in each.replicas] == [(-1, (3, 5))]
     seen = await trio.etcd.connect().snapshot("/")
     (report,) = plan_recovery(found.facts, seen, store_id="n", now_ms=1).partitions
-    assert (report.state.isr, report.state.leader_epoch) == (ALL, 4)
+    assert (report.state.isr, report.state.leader_epoch) == (ALL, 3 + LEADER_EPOCH_MARGIN)
 
 
 @simulate

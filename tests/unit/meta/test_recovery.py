@@ -51,6 +51,7 @@ from tailrace.meta.keys import (
 from tailrace.meta.lineage import Standing, Witness
 from tailrace.meta.recovery import (
     CAUSE,
+    LEADER_EPOCH_MARGIN,
     NAMED_EPOCH_MARGIN,
     PRODUCER_ID_MARGIN,
     SHARD_EPOCH_MARGIN,
@@ -182,7 +183,7 @@ def test_who_leads_knows_its_isr() -> None:
         )
     )
     assert (found.state.isr, found.certainty) == ((1, 3), Certainty.CERTAIN)
-    assert (found.state.leader, found.state.leader_epoch) == (NO_BROKER, 5)
+    assert (found.state.leader, found.state.leader_epoch) == (NO_BROKER, 4 + LEADER_EPOCH_MARGIN)
 
 
 def test_where_nobody_leads_the_longest_log_of_the_isr_counts() -> None:
@@ -205,7 +206,7 @@ def test_a_log_of_a_later_epoch_shows_a_state_that_nobody_knows() -> None:
         )
     )
     assert (found.state.isr, found.certainty) == ((3,), Certainty.INFERRED)
-    assert found.state.leader_epoch == 8
+    assert found.state.leader_epoch == 7 + LEADER_EPOCH_MARGIN
 
 
 def test_who_leads_in_an_epoch_that_is_over_knows_nothing() -> None:
@@ -352,7 +353,7 @@ def test_the_epoch_is_above_that_of_the_store_too() -> None:
         broker(3, replica(9, 4)),
         seen=seen,
     )
-    assert only(found).state.leader_epoch == 31
+    assert only(found).state.leader_epoch == 30 + LEADER_EPOCH_MARGIN
     assert only(found).state.isr == ALL
     assert decode_counter(found.entries[CONTROLLER_EPOCH]) > 70
 
@@ -499,7 +500,7 @@ def test_what_was_set_aside_is_found_and_taken_back() -> None:
     found = adoption(*facts)
     assert found.record.assignment == {0: (1, 2), 1: (2, 1)}
     assert [each.state.isr for each in found.partitions] == [(1,), (2, 1)]
-    assert [each.state.leader_epoch for each in found.partitions] == [5, 5]
+    assert {each.state.leader_epoch for each in found.partitions} == {4 + LEADER_EPOCH_MARGIN}
     entries = adoption_entries(found, 1)
     assert set(entries[0]) == {
         state_key(TopicPartition("young", 0)),

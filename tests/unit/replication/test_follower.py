@@ -71,6 +71,7 @@ def diverge(
     base_offset: int = 10,
     leader_epoch: int = 5,
     merged: bool = False,
+    compacted: bool = True,
 ) -> list[Effect]:
     return bench.handle(
         PushDiverged(
@@ -79,6 +80,7 @@ def diverge(
             leader_end=EpochEnd(LeaderEpoch(epoch), Offset(end)),
             epochs=bench.epochs.entries,
             merged=merged,
+            compacted=compacted,
         )
     )
 
@@ -261,6 +263,15 @@ def test_batches_that_were_merged_across_the_end_are_fetched_again() -> None:
         assert isinstance(cut, TruncateLog)
         assert cut.offset <= 4
         assert diverge(bench, 3, 4, merged=True) == [], "once is enough"
+
+
+def test_nothing_is_merged_in_a_topic_that_is_not_compacted() -> None:
+    """A leader that says so has another log: what is known to be committed is kept (F44)."""
+    bench = Bench().follow()
+    bench.push(10, size=0)
+    (kept,) = diverge(bench, 3, 4, merged=True, compacted=False)
+    assert isinstance(kept, KeepRecords)
+    assert kept.conflicts
 
 
 def test_an_answer_that_settles_nothing_is_waited_out() -> None:
