@@ -85,7 +85,7 @@ def recover(options: RecoverOptions) -> None:
         plan = plan_recovery(
             found.gathered.facts,
             found.seen,
-            store_id=f"{SystemRandom().getrandbits(128):032x}",
+            store_id=_new_id(),
             now_ms=SystemClock().wall_ms(),
             accept_missing=options.missing,
         )
@@ -101,6 +101,10 @@ def recover(options: RecoverOptions) -> None:
     # Asked outside of any loop, so that Ctrl-C ends it at once.
     if _is_confirmed(options, "Rebuild the store at {} from this plan?"):
         run(_apply(options, plan, found.gathered))
+
+
+def _new_id() -> str:
+    return f"{SystemRandom().getrandbits(128):032x}"
 
 
 async def _look(options: RecoverOptions) -> _Found:
@@ -152,7 +156,10 @@ def _adopt(options: RecoverOptions, found: _Found, why: str) -> None:
     if not options.adopt:
         _tell_strays(options, stray_topics(found.gathered.facts, found.seen), why)
         return
-    for wanted in options.adopt:
+    for number, wanted in enumerate(options.adopt):
+        if number and options.apply:
+            # The one before has changed the store.
+            found = run(_look(options))
         name, _, topic_id = wanted.partition("=")
         plan = plan_adoption(
             found.gathered.facts,
@@ -169,7 +176,7 @@ def _adopt(options: RecoverOptions, found: _Found, why: str) -> None:
 async def _take_back(options: RecoverOptions, plan: AdoptionPlan, gathered: GatheredFacts) -> None:
     store = open_store(options.etcd)
     try:
-        added = await adopt(store, plan, now_ms=SystemClock().wall_ms())
+        added = await adopt(store, plan, store_id=_new_id(), now_ms=SystemClock().wall_ms())
         _told(options, f"Topic {safe(plan.name)} is back: {counted(added, 'partition')}.")
         brokers = {int(each.broker_id) for each in gathered.facts}
         _report(options, added, await _until_led(store, brokers, options.timeout_ms))

@@ -25,7 +25,13 @@ from tailrace.meta.keys import (
     tombstone_key,
     topic_key,
 )
-from tailrace.meta.recovery import AdoptionPlan, RecoveryPlan, RecoveryRefused, adoption_entries
+from tailrace.meta.recovery import (
+    FORMER_MAX,
+    AdoptionPlan,
+    RecoveryPlan,
+    RecoveryRefused,
+    adoption_entries,
+)
 from tailrace.meta.store import (
     TXN_BYTES_MAX,
     TXN_OPERATIONS_MAX,
@@ -71,13 +77,17 @@ async def rebuild(
     return done
 
 
-async def adopt(store: MetadataStore, plan: AdoptionPlan, *, now_ms: int) -> int:
+async def adopt(store: MetadataStore, plan: AdoptionPlan, *, store_id: str, now_ms: int) -> int:
     """Add a topic to the store that was taken back; returns how many partitions were added.
+
+    First the store gets a new name, so that services start anew: they may hold producer ids in hand
+    that the logs of the topic know already.
 
     Some partitions at a time, as when partitions are added to a topic: the record never names a
     partition whose state is not there, for it would be made anew. RecoveryRefused when somebody
     else changed the store meanwhile; what was added by then stays, and the rest can be added later.
     """
+    cluster_revision = await _rename(store, plan, store_id)
     entries = adoption_entries(plan, now_ms)
     key, revision, added = topic_key(plan.name), plan.topic_revision, plan.present
     numbers = sorted(plan.record.assignment)
@@ -87,7 +97,7 @@ async def adopt(store: MetadataStore, plan: AdoptionPlan, *, now_ms: int) -> int
             plan.record, assignment={each: plan.record.assignment[each] for each in part}
         )
         guards: list[Guard] = [
-            ModifiedAt(CLUSTER, plan.cluster_revision),
+            ModifiedAt(CLUSTER, cluster_revision),
             ModifiedAt(key, revision),
             ModifiedAt(deletion_key(plan.name), 0),
             ModifiedAt(tombstone_key(plan.record.topic_id), 0),
@@ -104,6 +114,20 @@ async def adopt(store: MetadataStore, plan: AdoptionPlan, *, now_ms: int) -> int
             )
         revision, added = result.revision, len(part)
     return added - plan.present
+
+
+async def _rename(store: MetadataStore, plan: AdoptionPlan, store_id: str) -> int:
+    """Raise the numbers of producers and shards, and say that the store is another one now."""
+    former = (plan.cluster.store_id, *plan.cluster.former)[:FORMER_MAX]
+    record = replace(
+        plan.cluster, store_id=store_id, generation=plan.cluster.generation + 1, former=former
+    )
+    numbers: list[Operation] = [Put(key, value) for key, value in sorted(plan.numbers.items())]
+    for batch in _batches(numbers):
+        guard = ModifiedAt(CLUSTER, plan.cluster_revision)
+        if not (await store.txn([guard], batch)).succeeded:
+            raise _changed()
+    return await _put_record(store, record, plan.cluster_revision)
 
 
 async def _put_record(store: MetadataStore, record: ClusterRecord, revision: int) -> int:

@@ -19,7 +19,7 @@ brokers for their facts. Enter at `plan_recovery`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -701,12 +701,15 @@ class _Builder:
                 f"{len(dropped)} keys of the store are older than the copy, or were written beside "
                 f"it, and go: {', '.join(dropped[:5])}{', …' if len(dropped) > 5 else ''}"
             )
-        found |= self._producers()
-        found |= self._shards()
+        found |= self.numbers()
         # Without it a broker that is not in the copy would count as one that lost its data.
         for each in self.facts:
             found.setdefault(f"{INCARNATIONS}{each.broker_id}", each.incarnation.encode())
         return found
+
+    def numbers(self) -> dict[str, bytes]:
+        """Ids and epochs above all that can have been used."""
+        return {**self._producers(), **self._shards()}
 
     def _producers(self) -> dict[str, bytes]:
         names = {
@@ -973,7 +976,11 @@ class AdoptionPlan:
     name: str
     record: TopicRecord
     partitions: tuple[PartitionReport, ...]
+    cluster: ClusterRecord
     cluster_revision: int
+    # Producers and shards of groups with numbers above all that the logs can have: the store that
+    # forgot the topic has forgotten those, too.
+    numbers: Mapping[str, bytes] = field(default_factory=dict)
     present: int = 0
     topic_revision: int = 0
     notes: tuple[str, ...] = ()
@@ -1039,13 +1046,17 @@ def plan_adoption(
             why = "no replica can be read" if report is None else report.why
             raise RecoveryRefused(f"{partition} is not taken back: {why}")
         reports.append(report)
-    _, revision = _cluster_record(seen)
+    cluster, revision = _cluster_record(seen)
+    if cluster is None:
+        raise RecoveryRefused("the store names no cluster: it has to be rebuilt first")
     revisions = {each.key: each.mod_revision for each in seen.entries}
     return AdoptionPlan(
         name=name,
         record=topic.record,
         partitions=tuple(reports),
+        cluster=cluster,
         cluster_revision=revision,
+        numbers=_Builder(facts, None, seen).numbers(),
         present=len(present),
         topic_revision=revisions.get(topic_key(name), 0),
         notes=tuple(notes),

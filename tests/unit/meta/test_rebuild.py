@@ -150,7 +150,9 @@ def test_large_values_go_in_transactions_that_etcd_takes() -> None:
     run(body, 1)
 
 
-def adoption(partitions: int, *, present: int = 0, revision: int = 0) -> AdoptionPlan:
+def adoption(
+    partitions: int, *, cluster_revision: int = 2, present: int = 0, revision: int = 0
+) -> AdoptionPlan:
     state = PartitionState(
         controller_epoch=0, leader=BrokerId(-1), leader_epoch=LeaderEpoch(1), isr=(BrokerId(1),)
     )
@@ -171,7 +173,9 @@ def adoption(partitions: int, *, present: int = 0, revision: int = 0) -> Adoptio
             )
             for number in numbers[present:]
         ),
-        cluster_revision=2,
+        cluster=FOUND,
+        cluster_revision=cluster_revision,
+        numbers={"/producers/next_id": b"1000001"},
         present=present,
         topic_revision=revision,
     )
@@ -183,13 +187,24 @@ def test_a_topic_is_taken_back_with_states_for_all_that_its_record_names() -> No
     async def body(_: SimLoop) -> None:
         store = MemoryEtcd().connect()
         await store.txn([], [Put(CLUSTER, encode(FOUND))])
-        assert await adopt(store, adoption(120), now_ms=1) == 120
+        assert await adopt(store, adoption(120), store_id="n", now_ms=1) == 120
+        assert await standing(store) is Standing.REPLACED
+        counter = await store.get("/producers/next_id")
+        assert counter is not None
+        assert counter.value == b"1000001"
         image = ClusterImage.from_snapshot(await store.snapshot(ROOT))
         assert len(image.topics["t"].record.assignment) == len(image.states["t"]) == 120
         with pytest.raises(RecoveryRefused, match="somebody else"):
-            await adopt(store, adoption(121), now_ms=1)
-        revision = image.topics["t"].revision
-        assert await adopt(store, adoption(130, present=120, revision=revision), now_ms=1) == 10
+            await adopt(store, adoption(121), store_id="m", now_ms=1)
+        found = await store.get(CLUSTER)
+        assert found is not None
+        rest = adoption(
+            130,
+            cluster_revision=found.mod_revision,
+            present=120,
+            revision=image.topics["t"].revision,
+        )
+        assert await adopt(store, rest, store_id="m", now_ms=1) == 10
         image = ClusterImage.from_snapshot(await store.snapshot(ROOT))
         assert len(image.topics["t"].record.assignment) == len(image.states["t"]) == 130
 
