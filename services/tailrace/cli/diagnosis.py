@@ -652,7 +652,8 @@ def _strays(facts: ClusterFacts) -> Iterator[Finding]:
         f"{named(dict.fromkeys(str(each.partition) for each in found))}, which the metadata store "
         f"does not know as theirs{until}",
         "`tailrace brokers strays` lists them. Is the store an older copy? Then take "
-        "them back (`tailrace cluster recover --adopt TOPIC`, docs/store-recovery.md) before they expire",
+        "them back (`tailrace cluster recover --adopt TOPIC`, "
+        "docs/store-recovery.md) before they expire",
     )
 
 

@@ -31,6 +31,7 @@ from tailrace.meta.recovery import (
     RecoveryPlan,
     RecoveryRefused,
     adoption_entries,
+    settled_keys,
 )
 from tailrace.meta.store import (
     TXN_BYTES_MAX,
@@ -65,6 +66,7 @@ async def rebuild(
     """
     marked = replace(plan.record, recovering=started)
     revision = await _put_record(store, marked, plan.found_revision)
+    await _check_unchanged(store, plan, revision)
     done, operations = 0, await _operations(store, plan.entries)
     progress(0, len(operations))
     for batch in _batches(operations):
@@ -128,6 +130,24 @@ async def _rename(store: MetadataStore, plan: AdoptionPlan, store_id: str) -> in
         if not (await store.txn([guard], batch)).succeeded:
             raise _changed()
     return await _put_record(store, record, plan.cluster_revision)
+
+
+async def _check_unchanged(store: MetadataStore, plan: RecoveryPlan, revision: int) -> None:
+    """Another store may have taken its place since the plan was made: the right one, perhaps.
+
+    From the mark on nobody else writes. Where something has changed before, the mark is taken away.
+    """
+    now = settled_keys(await store.snapshot(ROOT))
+    if now == plan.seen:
+        return
+    former: Operation = Delete(CLUSTER)
+    if plan.found is not None:
+        former = Put(CLUSTER, encode(plan.found))
+    await store.txn([ModifiedAt(CLUSTER, revision)], [former])
+    raise RecoveryRefused(
+        "the store has changed since the plan was made, and was left as it is: look at the plan "
+        "again, and repeat"
+    )
 
 
 async def _put_record(store: MetadataStore, record: ClusterRecord, revision: int) -> int:

@@ -191,6 +191,7 @@ class RecoveryPlan:
     """Every key of the rebuilt store, but the cluster's record; and what is told of it.
 
     `found`: the cluster's record as it stands in the store, and its revision (0: there is none).
+    `seen`: the keys that the plan was made from, with their revisions.
     """
 
     record: ClusterRecord
@@ -203,6 +204,7 @@ class RecoveryPlan:
     partitions: tuple[PartitionReport, ...]
     notes: tuple[str, ...] = ()
     missing: tuple[BrokerId, ...] = ()
+    seen: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def topics(self) -> int:
@@ -280,7 +282,19 @@ def plan_recovery(
         partitions=tuple(partitions),
         notes=tuple(builder.notes),
         missing=missing,
+        seen=settled_keys(seen),
     )
+
+
+def settled_keys(seen: Snapshot) -> dict[str, int]:
+    """Return the keys of a store that do not come and go with processes, with their revisions."""
+    return {
+        each.key: each.mod_revision
+        for each in seen.entries
+        if not each.lease
+        and is_ours(each.key)
+        and not each.key.startswith((CLUSTER, CONTROLLER_EPOCH, NEXT_PRODUCER_ID))
+    }
 
 
 # ------------------------------------------------------------------------- may it be rebuilt
@@ -876,6 +890,8 @@ def _report(
     if 0 <= longest < known:
         why += f"; {known} is known to be committed, and its longest log ends at {longest}"
         certainty = Certainty.WAITS
+        # Nobody is elected: a person decides, who sees why.
+        state = replace(state, isr=(), elr=(), conflict=why)
     return PartitionReport(
         partition=partition,
         topic_id=topic.record.topic_id,

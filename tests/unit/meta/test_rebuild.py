@@ -30,6 +30,7 @@ from tailrace.meta.recovery import (
     PartitionReport,
     RecoveryPlan,
     RecoveryRefused,
+    settled_keys,
 )
 from tailrace.meta.store import Put
 from tailrace.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -70,10 +71,14 @@ def test_what_is_wanted_is_written_and_what_is_not_goes() -> None:
                 Put("/somebody/elses", b"stays"),
             ],
         )
-        revision = (await store.snapshot(CLUSTER)).revision
+        seen = await store.snapshot(ROOT)
+        revision = seen.revision
         told: list[tuple[int, int]] = []
         done = await rebuild(
-            store, plan(revision), started="now", progress=lambda *it: told.append(it)
+            store,
+            replace(plan(revision), seen=settled_keys(seen)),
+            started="now",
+            progress=lambda *it: told.append(it),
         )
         found = {each.key: each.value for each in (await store.snapshot(ROOT)).entries}
         record = decode(ClusterRecord, found.pop(CLUSTER))
@@ -103,7 +108,11 @@ def test_one_that_is_broken_off_is_believed_by_nobody_and_can_be_done_again() ->
         assert await standing(store) is Standing.RECOVERING
         half = await store.get(CLUSTER)
         assert half is not None
-        again = replace(plan(half.mod_revision), found=decode(ClusterRecord, half.value))
+        again = replace(
+            plan(half.mod_revision),
+            found=decode(ClusterRecord, half.value),
+            seen=settled_keys(await store.snapshot(ROOT)),
+        )
         await rebuild(store, again, started="again", progress=lambda *_: None)
         found = {each.key: each.value for each in (await store.snapshot(ROOT)).entries}
         assert WANTED.items() <= found.items()
@@ -136,6 +145,23 @@ def test_two_at_once_do_not_mix() -> None:
         found = await store.get(CLUSTER)
         assert found is not None
         assert found.value == other
+
+    run(body, 1)
+
+
+def test_a_store_that_changed_since_the_plan_was_made_is_left_as_it_is() -> None:
+    """The right one may have come back while a person was asked."""
+
+    async def body(_: SimLoop) -> None:
+        store = MemoryEtcd().connect()
+        await store.txn([], [Put(CLUSTER, encode(FOUND))])
+        seen = await store.snapshot(ROOT)
+        made = replace(plan(seen.revision), seen=settled_keys(seen))
+        await store.txn([], [Put(client_config_key("new"), b"1")])
+        with pytest.raises(RecoveryRefused, match="has changed since the plan was made"):
+            await rebuild(store, made, started="now", progress=lambda *_: None)
+        found = {each.key: each.value for each in (await store.snapshot(ROOT)).entries}
+        assert found == {CLUSTER: encode(FOUND), client_config_key("new"): b"1"}
 
     run(body, 1)
 

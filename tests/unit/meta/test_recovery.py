@@ -274,6 +274,8 @@ def test_a_log_that_ends_below_what_is_committed_is_told_of() -> None:
     )
     assert found.certainty is Certainty.WAITS
     assert "20 is known to be committed" in found.why
+    # Nobody is elected before a person has decided.
+    assert (found.state.isr, found.state.conflict) == ((), found.why)
 
 
 def test_a_topic_that_is_younger_than_the_copy() -> None:
