@@ -506,7 +506,8 @@ def test_failed_locks_leak_no_descriptor(os_disk: Disk) -> None:
     for _ in range(5):
         with pytest.raises(FolderLocked):
             os_disk.files.lock(os_disk.path(".lock"))
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    # Fewer when the collector closed something of an earlier test meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
     lock.release()
 
 
