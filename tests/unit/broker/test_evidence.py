@@ -65,6 +65,24 @@ def test_a_deletion_on_record_is_evidence_and_is_named(key: str, value: bytes) -
         )
 
 
+def test_an_assignment_that_was_worked_out_anew_proves_nothing_of_who_was_not_heard() -> None:
+    """A broker that was away when the store was rebuilt may hold more than all the others."""
+    rebuilt = encode(
+        TopicRecord(topic_id=ID, assignment={0: (BrokerId(2),)}, config={}, rebuilt=True)
+    )
+    entry = Entry(topic_key("t"), rebuilt, 1, 2, 0)
+    found = {topic_key("t"): entry}
+
+    def judge_it(*, is_hosted: bool) -> RemovalEvidence:
+        return judge(
+            ORDER, found, broker_id=ME, cluster_id="c", controller_epoch=7, is_hosted=is_hosted
+        )
+
+    with pytest.raises(InvalidRequest, match="may hold more"):
+        judge_it(is_hosted=False)
+    assert isinstance(judge_it(is_hosted=True), ReplicaMoved)
+
+
 def test_an_assignment_without_this_broker_is_evidence() -> None:
     assert judged({topic_key("t"): record(2, 3)}) == ReplicaMoved(
         cluster_id="c",

@@ -30,6 +30,7 @@ from tailrace.meta.keys import (
     PartitionState,
     ProducerName,
     ShardOwner,
+    TermRecord,
     TopicDeletion,
     TopicRecord,
     TopicTombstone,
@@ -45,6 +46,7 @@ from tailrace.meta.keys import (
     producer_name_key,
     shard_key,
     state_key,
+    term_key,
     tombstone_key,
     topic_key,
 )
@@ -226,6 +228,26 @@ def test_who_leads_while_a_log_shows_a_later_epoch_knows_nothing_either() -> Non
     zombie = broker(1, replica(20, 4, led=4), stored=KNOWN, orders=(order(state(), revision=90),))
     found = only(plan(zombie, broker(2, replica(9, 6)), broker(3, replica(9, 6))))
     assert found.state.isr == (2, 3)
+
+
+def test_a_store_that_some_believe_is_not_rebuilt() -> None:
+    older = replace(copy({}), witness=replace(WITNESS, revision=20), revision=20)
+    seen = store({CLUSTER: RECORD, term_key(3): TermRecord(controller_id=1, token="x")})
+    with pytest.raises(RecoveryRefused, match="broker 2 has this store for the right one"):
+        plan(broker(1, stored=copy({})), broker(2, stored=older), seen=seen)
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_the_one_that_brokers_obey() -> None:
+    again = order(state(isr=(1,)), revision=150, topic_id="again")
+    found = plan(broker(1, stored=KNOWN, orders=(again,)), broker(2), broker(3))
+    assert decode(TopicRecord, found.entries[topic_key("t")]).topic_id == "again"
+    assert any("made again" in each for each in found.notes)
+
+
+def test_who_answered_is_admitted_with_its_data_and_who_did_not_is_judged_anew() -> None:
+    found = plan(*(broker(each, replica(9, 4), stored=KNOWN) for each in ALL))
+    assert found.entries[f"{INCARNATIONS}2"] == b"i2"
+    assert decode(TopicRecord, found.entries[topic_key("t")]).rebuilt
 
 
 def test_nothing_is_certain_without_a_broker_that_has_a_replica() -> None:
