@@ -111,7 +111,9 @@ async def _look(options: RecoverOptions) -> _Found:
     try:
         addresses = parse_bootstrap(options.control)
     except InvalidConfig as error:
-        raise InvalidConfig(f"--control {options.control}: {error}") from error
+        # What clients call their addresses means nothing here.
+        why = str(error).removeprefix("bootstrap_servers: ")
+        raise InvalidConfig(f"--control: {why}") from error
     gathered = await gather_facts(Http2Network(), addresses, timeout_ms=options.timeout_ms)
     for address, why in gathered.silent.items():
         warn(f"{address} did not answer: {why}")
